@@ -18,10 +18,11 @@ from protocol import metrics
 from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError, PreflightError
+from protocol.errors import DiskFailed, MurmurationError, PreflightError
 from protocol.gossip.messages import HEAD
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
+from protocol.retry import Backoff
 from protocol.settings import Settings
 from protocol.shardcast.settings import ServingSettings
 from protocol.shell.connection import RELAY, Connection, is_fatal
@@ -33,6 +34,7 @@ log = logging.getLogger("relay")
 _HEAD = metrics.gauge("murmur_relay_head_step", "Step of the newest version that the chain knows.")
 _NEWEST = metrics.gauge("murmur_relay_newest_step", "Step of the newest version that is served here.")
 
+_DISK_REST, _DISK_REST_MOST = 60.0, 3600.0  # seconds; after each failure of the disk a whole version is fetched anew
 _AHEAD_PAUSE = 1.0  # seconds between two looks for a version that is being written
 
 
@@ -73,6 +75,7 @@ class RelayService:
         self._news = connection.news(HEAD, clock=clock)
         self._next: int | None = 0
         """The version that the trainer may be writing."""
+        self._disk = Backoff(_DISK_REST, _DISK_REST_MOST, clock=clock)
 
     def stop(self) -> None:
         self._stop.set()
@@ -100,23 +103,32 @@ class RelayService:
                 )  # fmt: skip
 
             tell()  # the first look may take a minute
+            problem: str | None = None
             while not self._stop.is_set():
-                followed, problem = False, None
-                try:
-                    self._follow(versions)
-                    self._progress()
-                    followed = True
-                except MurmurationError as error:
-                    if is_fatal(error) and not isinstance(
-                        error, PreflightError
-                    ):  # what is here is served on a full disk too
-                        raise
-                    log.warning(
-                        "%s; trying again, and serving what is here%s", error, f" ({error.hint})" if error.hint else ""
-                    )
-                    problem = str(error)
+                followed = False
+                if not self._disk.left():
+                    problem = self._look(versions)
+                    followed = problem is None
                 tell(problem)
                 self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=followed)
+
+    def _look(self, versions: Versions) -> str | None:
+        """Fetches what is new; what kept it from that, which may pass. Raises what will not."""
+        try:
+            self._follow(versions)
+        except MurmurationError as error:
+            if is_fatal(error) and not isinstance(error, PreflightError):  # what is here is served on a full disk too
+                raise
+            again = f"again in {self._disk.failed():.0f} s" if isinstance(error, DiskFailed) else "again"
+            log.warning(
+                "%s; trying %s, and serving what is here%s", error, again, f" ({error.hint})" if error.hint else ""
+            )
+            if isinstance(error, DiskFailed):
+                self._next = None
+            return str(error)
+        self._disk.succeeded()
+        self._progress()
+        return None
 
     def _tell(self, **status: Any) -> None:
         try:

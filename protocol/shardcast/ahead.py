@@ -124,6 +124,7 @@ class Ahead:
                 Partial(folder, outline) as partial,
             ):
                 self._follow(listing, partial)
+                partial.sync()  # what is handed over is not read again
         except (GivenUp, ProtocolViolation):
             store.drop_draft(self.step, LABEL)
             raise

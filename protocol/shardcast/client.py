@@ -206,7 +206,11 @@ class Client:
                     by_delta.drop_delta(draft)
                 return store.commit(step, draft, signed)
 
-            return fetch.fill(partial, manifest, signed, present, commit, delta=made.delta if made else None)
+            try:
+                return fetch.fill(partial, manifest, signed, present, commit, delta=made.delta if made else None)
+            except Unavailable:
+                partial.sync()  # what the next attempt does not read again must have reached the disk
+                raise
 
     @contextmanager
     def _remembering(self, fetch: Fetch, draft: Path, manifest: Manifest) -> Iterator[Collection[int]]:

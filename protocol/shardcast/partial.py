@@ -36,9 +36,26 @@ class Partial:
         self._open()
 
     def close(self) -> None:
+        """Raises PreflightError for what a file's closing says, once all are closed: some disks say only then that they have failed."""
+        refused: OSError | None = None
         with self._mutex:
             while self._fds:
-                os.close(self._fds.popitem()[1])
+                try:
+                    os.close(self._fds.popitem()[1])
+                except OSError as error:
+                    refused = refused or error
+        if refused is not None:
+            with self._disk(is_sync=True):
+                raise refused
+
+    def sync(self) -> None:
+        """Waits until the disk has everything that was written: only while a file is open is its failure certain to be told. Raises
+        DiskFailed."""
+        with self._mutex:
+            fds = list(self._fds.values())
+        for fd in fds:
+            with self._disk(is_sync=True):
+                os.fdatasync(fd)
 
     def begin_anew(self) -> None:
         """Puts empty files in place of these: nothing is believed that was written to them. No other thread may be at work."""

@@ -38,10 +38,13 @@ RESERVE_BYTES = 1 << 30  # left free for everything else that this machine does
 _MORE_SPACE: Final = "free space or take a larger disk; how many versions are kept follows from the run's spec.max_lag: max(5, max_lag + 2)"
 _STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_LACKING = (*_FULL, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_NAMES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""With `_LACKING`, what says nothing against that which was written before. Strangers can bring some of it about: with all files open
-that this process may open, a relay must not lose what it has fetched."""
+_FAILED = (
+    errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN, errno.ETIMEDOUT, errno.ENOTCONN,
+)  # fmt: skip
+"""By which a disk, a network's too, says that it may have lost what it had taken. Everything else says nothing against what was written before,
+and strangers can bring some of it about: with all files open that this process may open, a relay must not lose what it has fetched."""
+_NO_SUCH_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF)
+"""What file systems answer that cannot sync a folder."""
 
 
 def free_space(folder: Path) -> int:
@@ -55,8 +58,7 @@ def disk_errors(where: Path, *, is_sync: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kept = not is_sync and (error.errno in _LACKING or isinstance(error, _NAMES))
-        kind = PreflightError if kept else DiskFailed
+        kind = DiskFailed if is_sync or error.errno in _FAILED else PreflightError
         if error.errno in _FULL:
             raise kind(f"the disk of {where} is full", hint=_MORE_SPACE) from error
         raise kind(f"cannot use {error.filename or where}: {error.strerror}") from error
@@ -428,6 +430,10 @@ def _sync(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         with disk_errors(path, is_sync=True):
-            os.fsync(fd)
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                if not (error.errno in _NO_SUCH_SYNC and path.is_dir()):
+                    raise
     finally:
         os.close(fd)

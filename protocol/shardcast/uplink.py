@@ -4,11 +4,13 @@ Twenty chunks sent side by side all arrive at the end; sent in turns, the first 
 time. A turn is one chunk long at most. Relays take theirs before everybody else, but one in four is left to others who wait:
 anybody can pass for a relay. Then comes the peer that has the fewest, and among equals the longest wait counts. A peer that
 reads slowly keeps its turn to itself for a moment only, then others go on beside it. It still has that turn, and beside others it
-has four: a hundred slow connections of one peer delay nobody else by more than a few do (`_most_of_one`).
+has few: a hundred slow connections of one peer delay nobody else by more than a few do (`_most_of_one`).
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -125,24 +127,29 @@ class Uplink:
         """Whose turn comes next, or None where all that wait have as many as they may. One pass over the turns, under the lock that
         all need."""
         having = dict.fromkeys((turn.peer for turn in self._turns), 0)
+        wanting = dict[str, None]()
         for turn in self._turns:
-            having[turn.peer] += turn.since is not None
-        most, relays_first = self._most_of_one(having), self._in_a_row < FIRST_IN_A_ROW
-        waiting = (turn for turn in self._turns if turn.since is None and having[turn.peer] < most)
+            if turn.since is None:
+                wanting[turn.peer] = None
+            else:
+                having[turn.peer] += 1
+        # The two with the fewest, for each is measured by the others.
+        first, second = heapq.nsmallest(2, [*(having[peer] for peer in wanting), math.inf, math.inf])
+        most = self._most_of_one(having, first), self._most_of_one(having, second)
+        relays_first = self._in_a_row < FIRST_IN_A_ROW
+        waiting = (t for t in self._turns if t.since is None and having[t.peer] < most[having[t.peer] == first])
         return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked), default=None)
 
     @staticmethod
-    def _most_of_one(having: dict[str, int]) -> float:
-        """How many turns a peer may have under way, given how many each has that has or wants one.
+    def _most_of_one(having: dict[str, int], least: float) -> float:
+        """How many turns a peer may have under way, given how many each has that has or wants one, and the least that another has who waits.
 
         Where the line itself is slow turns stop counting before their end, and those of a crowd would add up until nothing arrives
-        in time. So beside others a peer has four, as many as a fetch has streams, or one more than the least that another has, but
-        that only while fewer than sixteen are under way. Measured by the most that another has, two would climb over each other
-        without end; by the least, so many addresses have four times as many turns at most beside one that has its first. Turns
-        last long on long lines, too: who reads there has the line alone, or rises evenly with others who want more. Sixteen are no
-        loss there: of turns that last over two seconds one a second begins, so chunks would have to take sixteen.
+        in time. So beside others a peer has four, as many as a fetch has streams; while fewer than sixteen are under way it may have one more
+        than the least that another has who waits, and as many as there is room for where nobody else does. Measured by the most that another
+        has, two would climb over each other without end; counting those that want no more, one slow reader would keep a whole network behind
+        one address at four. Beside one that has its first, so many addresses have sixteen turns, or four times as many as they are.
         """
         if len(having) == 1:
-            return float("inf")
-        least, together = min(having.values(), default=0), sum(having.values())
-        return max(_STREAMS, 1 + least) if together < _TOGETHER else _STREAMS
+            return math.inf
+        return max(_STREAMS, 1 + least) if sum(having.values()) < _TOGETHER else _STREAMS

@@ -13,11 +13,12 @@ import pytest
 
 from node.relay.service import RelayService, ServeSettings
 from protocol import metrics
-from protocol.errors import ConfigError, PreflightError, Unavailable
+from protocol.errors import ConfigError, DiskFailed, PreflightError, Unavailable
 from protocol.identity import Key
+from protocol.shardcast import store
 from protocol.shardcast.client import Client
 from protocol.shardcast.source import Source
-from protocol.shardcast.store import VersionStore, version_folder
+from protocol.shardcast.store import MANIFEST_NAME, VersionStore, version_folder
 from protocol.shell import home, spec_file
 from tests.clock import eventually
 from tests.node.stage import Stage, Wired, running
@@ -197,6 +198,36 @@ def test_a_relay_whose_disk_is_full_serves_what_it_has_and_goes_on_when_there_is
     again = Serving(stage)
     with running(again) as ended:
         assert fetched(stage, again.url, 1, "b") != fetched(stage, again.url, 0, "c")
+        assert not ended.event.is_set()
+
+
+def test_a_relay_whose_disk_fails_rests_before_it_fetches_everything_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relays come first at the origin: one that fetched a version again at each look would keep everybody else from it."""
+    stage.publish()
+    relay, told, fetches, write = Serving(stage), threading.Semaphore(0), [], home.write_json
+    sync = store._sync
+
+    def failing(path: Path) -> None:
+        if path.is_relative_to(relay.home.path):
+            fetches.append(path)
+            raise DiskFailed(f"cannot use {path}: Input/output error")
+        sync(path)
+
+    def telling(path: Path, value: Any) -> None:
+        write(path, value)
+        if isinstance(value, dict) and value.get("problem"):
+            told.release()
+
+    monkeypatch.setattr(home, "write_json", telling)
+    with running(relay) as ended:
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "_sync", failing)
+            for _ in range(5):
+                assert told.acquire(timeout=20), "each look says what is the matter"
+            assert [path.name for path in fetches].count(MANIFEST_NAME) == 1
+        assert "Input/output error" in (relay.home.read_status() or {})["problem"]
         assert not ended.event.is_set()
 
 

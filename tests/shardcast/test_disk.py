@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -244,3 +246,85 @@ def test_a_server_goes_on_with_what_it_has_opened_of_a_draft_whose_disk_failed(
         assert os.pread(opened, CHUNK, 0) == fetching.files["model"][:CHUNK]
         os.close(opened)
     assert list(folder.iterdir()) == []
+
+
+def test_what_is_remembered_has_reached_the_disk(fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt believes it unread, and a disk tells its failure for certain only while a file is open."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    fetching.client.progress = lambda step, present, total: time.sleep(1.0) if present >= 3 * CHUNK else None
+    with pytest.raises(DeadlineExceeded):
+        fetching.fetch(0.5)
+    ((_, remembered),) = fetching.client._drafted.values()
+    assert remembered
+    assert len(synced) == 1  # there is one file
+
+
+def test_where_it_has_not_nothing_is_remembered(fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", fails_once(io_error()))
+        fetching.client.progress = lambda step, present, total: time.sleep(1.0) if present >= 3 * CHUNK else None
+        with pytest.raises(DiskFailed):
+            fetching.fetch(0.5)
+    fetching.client.progress = lambda *_: None
+    assert (fetching.client._drafted, fetching.drafts) == ({}, [])
+    fetching.comes_back_for_all()
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOTEMPTY, errno.ENAMETOOLONG])
+def test_an_error_that_says_nothing_of_what_was_written_costs_no_draft(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if "complete" in str(target):
+            raise OSError(code, os.strerror(code))
+        return rename(path, target)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Path, "rename", refuse)
+        for _ in range(3):
+            with pytest.raises(PreflightError) as caught:
+                fetching.fetch()
+            assert not isinstance(caught.value, DiskFailed)
+    assert fetching.fetch() == fetching.files
+    assert fetching.client.statistics.bytes_from == {"origin": CHUNKS * CHUNK}
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_failed_disk(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def of_files(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    assert fetching.fetch() == fetching.files
+
+
+def test_a_disk_that_fails_when_a_file_is_closed_has_failed_and_all_files_are_closed(
+    cast: Cast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, _ = cast.origin({"model": cast.bytes(CHUNK), "config": cast.bytes(10)})
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    partial = Partial(draft, manifest)
+    fds = list(partial._fds.values())
+    close, told = os.close, [io_error()]
+
+    def closing(fd: int) -> None:
+        close(fd)
+        if told:
+            raise told.pop()
+
+    with monkeypatch.context() as failing, pytest.raises(DiskFailed):
+        failing.setattr(os, "close", closing)
+        partial.close()
+    for fd in fds:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    assert list(draft.iterdir()) == []

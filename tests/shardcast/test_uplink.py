@@ -412,22 +412,21 @@ def test_of_many_relays_others_are_named_every_time() -> None:
     assert {url for each in named for url in each} == set(urls)
 
 
-def test_beside_others_a_peer_has_few_turns_under_way_however_slow_the_line_is() -> None:
+def test_beside_others_a_peer_has_no_more_than_sixteen_turns_with_theirs_however_slow_the_line_is() -> None:
     """Where the line itself is slow every turn stops counting before its end, and those of a crowd would add up until nothing arrives in time."""
     line = Line()
-    held = [turn for _ in range(4) for turn in line.aged("crowd")]
     other = line.turn("other")
+    held = [turn for _ in range(15) for turn in line.aged("crowd")]
     line.time.now += 2.1
     with pytest.raises(NoTurn):
         line.turn("crowd")
-    more = [turn for _ in range(3) for turn in line.aged("other")]
+    held += [turn for _ in range(4) for turn in line.aged("newcomer")]  # which is let in all the same
     line.time.now += 2.1
-    held += [line.turn("crowd")]  # one more than the other has
     with pytest.raises(NoTurn):
-        line.turn("crowd")
-    for turn in (other, *more):
+        line.turn("newcomer")
+    for turn in (other, *held[15:]):
         turn.close()
-    held += [line.turn("crowd")]  # nobody else is there
+    held[15:] = [line.turn("crowd")]  # nobody else is there
     for turn in held:
         turn.close()
 
@@ -440,9 +439,29 @@ def test_two_peers_do_not_climb_over_each_other_beside_one_that_has_a_turn() -> 
         for peer in ("crowd", "accomplice"):
             with suppress(NoTurn):
                 held += line.aged(peer)
-    assert len(held) == 2 * 4
+    assert len(held) == 16 - 1
     for turn in (honest, *held):
         turn.close()
+
+
+def test_relays_of_one_address_do_not_go_before_another_beyond_one_more_than_it_has() -> None:
+    line = Line()
+    for peer, since in (*[("relays", line.time.now)] * 4, ("other", line.time.now), ("relays", None), ("other", None)):
+        line.uplink._turns.append(_Turn(peer == "relays", peer, line.time.now, threading.Condition(), since))
+    found = line.uplink._next()
+    assert found is not None
+    assert found.peer == "other"
+
+
+def test_one_slow_reader_does_not_hold_a_network_behind_one_address_at_four_turns() -> None:
+    """It has its turn and wants no more; the line has room for eight."""
+    line = Line()
+    for _ in range(8):
+        line.uplink._ended.append((line.time.now - 0.05, CHUNK))
+    line.uplink._turns.append(_Turn(False, "slow", line.time.now, threading.Condition(), line.time.now - 10))
+    with ExitStack() as under_way:
+        for _ in range(8):
+            under_way.callback(line.turn("network").close)
 
 
 @pytest.mark.parametrize("peers", [2, 5, 12])
