@@ -5,5 +5,6 @@ rules/        one module per rule                                  evidence.py  
 calibration/  limits from honest work                              replay.py    judging again from evidence, offline
 equipment.py  context, engine and weights that one judges with
 probe.py      the run's reference probe, on this machine
+sums.py       what a completion adds to the sums over its seat's work
 Which samples get the prefill: protocol/prefill_sampling.py.
 """

@@ -33,6 +33,7 @@ from protocol.errors import ConfigError, IntegrityError, PreflightError, Unavail
 from protocol.model_files import CONFIG
 from protocol.sampling import TokenScores
 from tests.engine import models
+from tests.protocol.scored import scored
 
 FOOTPRINT = Footprint(weights=1000 << 20, cache_token=1 << 15, row=1 << 20, prefill_token=1 << 18, pair=0)
 CPU = torch.device("cpu")
@@ -415,7 +416,7 @@ def shown(
     hidden = torch.randn(vllm_check.TOKENS, 64, generator=torch.Generator().manual_seed(0))
     proof = toploc.prove([bits(hidden.flip(0) if turned else hidden)])[0]
     made = Completion([5] * vllm_check.TOKENS, [logprob] * vllm_check.TOKENS, proof * proofs)
-    scores = TokenScores(np.array([0, margin, 0]), np.full(vllm_check.TOKENS, -3.0))
+    scores = scored(np.array([0, margin, 0]), np.full(vllm_check.TOKENS, -3.0))
     return [made], [hidden], [scores]
 
 
