@@ -10,8 +10,10 @@ the mean of x - m is at most 0 in every block. For any 0 < λ < 1 the product of
     exp(max(λ·Σx - ½λ²·Σx², Σx·log(1 + λC) / C) + Σm·log(1 - λ)),
 
 which needs nothing but three sums: log(1 + λx) lies above its parabola at 0 and above its chord to C, and log(1 - λm) above its chord to 1.
-The parabola is close where scores are small, the chord where they are nearly all 0 or C. *Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with
-probability at most q. For any q < p < 1 the likelihood ratio (p/q)^successes · ((1-p)/(1-q))^failures is a supermartingale.
+The parabola is close where scores are small, the chord where they are nearly all 0 or C.
+
+*Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with probability at most q. For any q < p < 1 the
+likelihood ratio (p/q)^successes · ((1-p)/(1-q))^failures is a supermartingale.
 
 λ and p are those of a fixed grid in equal parts, and a mean of supermartingales is one. By Ville's inequality such an *e-value*
 ever exceeds 1/α with probability at most α: however long the seat works, whoever stops when. Blocks need not be independent, nor alike; what

@@ -60,8 +60,8 @@ def expected_margins(gaps_TK: Floats, noise: float) -> Floats:
 def excess_margins(scores: TokenScores, noise: float) -> Sums:
     """Margins of one completion against what `noise` explains: Sums of blocks, in units of the noise.
 
-    A block is the longest run of tokens of which margins of at most one noise are expected together. Where the next one ends is known before the margin
-    of its last token is.
+    A block is the longest run of tokens of which margins of at most one noise are expected together. So its end is known before the margin
+    of the token that would be one too many.
     """
     expected = np.cumsum(expected_margins(scores.gaps, noise) / noise)
     starts, at, reached = [], 0, 0.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from node.judging.calibration import noise
 from node.judging.calibration.noise import NoiseMeasurements
+from protocol import eprocess, logit_noise
 from protocol.constants import NOISE_MAX
+from protocol.eprocess import Sums
 from tests.node.near_ties import completion
 
 PAIR = ("one", "another")
@@ -74,3 +78,23 @@ def test_the_worst_pair_counts_and_too_much_noise_gives_no_limit(rng: np.random.
     found.add(("b", "b"), 0, completion(rng, 0.5, 10), 0.5)
     assert noise.limit(found.bounds().values()) is None
     assert noise.limit([]) is None
+
+
+def test_an_honest_seat_with_thrice_the_noise_may_go_unpaid_and_is_never_slashed(rng: np.random.Generator) -> None:
+    """A million tokens, looked at after each completion. A test whose null was a little too tight would convict it with certainty."""
+    calibrated = 0.02
+    soft, hard, highest = Sums(), Sums(), -math.inf
+    for _ in range(1_000):
+        scores = completion(rng, 3 * calibrated, 1_000)
+        soft += logit_noise.excess_margins(scores, noise.SOFT * calibrated)
+        hard += logit_noise.excess_margins(scores, noise.HARD * calibrated)
+        highest = max(highest, eprocess.excess(hard))
+    assert eprocess.excess(soft) > math.log(1e6)
+    assert highest < 1, "not even evidence"
+
+
+def test_a_seat_with_ten_times_the_noise_is_found_hard(rng: np.random.Generator) -> None:
+    hard = Sums()
+    for _ in range(10):
+        hard += logit_noise.excess_margins(completion(rng, 0.2, 1_000), noise.HARD * 0.02)
+    assert eprocess.excess(hard) > math.log(1e9)
