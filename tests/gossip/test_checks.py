@@ -315,6 +315,6 @@ def fuzzed(run: GossipRun, cases: int, seed: int) -> None:
         assert ruling.fate is not Fate.ACCEPT, bytes(data)
 
 
-@pytest.mark.parametrize("cases", [5_000, pytest.param(200_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cases", [5_000, pytest.param(200_000, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_messages_that_are_nearly_right_are_not_taken(run: GossipRun, cases: int) -> None:
     fuzzed(run, cases, seed=14)
