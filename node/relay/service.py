@@ -119,12 +119,12 @@ class RelayService:
         except MurmurationError as error:
             if is_fatal(error) and not isinstance(error, PreflightError):  # what is here is served on a full disk too
                 raise
-            again = f"again in {self._disk.failed():.0f} s" if isinstance(error, DiskFailed) else "again"
+            again = "again"
+            if isinstance(error, DiskFailed):
+                again, self._next = f"again in {self._disk.failed():.0f} s", None
             log.warning(
                 "%s; trying %s, and serving what is here%s", error, again, f" ({error.hint})" if error.hint else ""
             )
-            if isinstance(error, DiskFailed):
-                self._next = None
             return str(error)
         self._disk.succeeded()
         self._progress()

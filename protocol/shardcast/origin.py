@@ -92,8 +92,9 @@ class Origin:
 
         The same bytes again change nothing; other bytes for a published step are an IntegrityError, for the chain may
         know the first. The files are copied, or with `link` hard-linked where that is possible, for a caller that never
-        writes to them again and has synced them: what a disk has lost of them nothing here would notice. With `remember` the signed manifest is left in `folder`, hidden: a store that was lost may lack
-        the base of a delta, and could not give the same digest again.
+        writes to them again and has synced them: what a disk has lost of them nothing here would notice. With `remember` the
+        signed manifest is left in `folder`, hidden: a store that was lost may lack the base of a delta, and could not give the
+        same digest again.
         """
         manifest = self._require_same(folder, step) if self.store.holds(step) else self._take(folder, step, link)
         if remember:

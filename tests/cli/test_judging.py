@@ -117,28 +117,35 @@ def test_replay_of_changed_evidence_ends_with_the_code_for_integrity(kept: Kept)
     assert kept.run("replay", kept.submission).code == 8, "nobody signed that"
 
 
+@pytest.fixture
+def onlooker(stage: Stage, console: Console, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
+    """The home of somebody without a seat, who signs nothing."""
+    path = console.folder / "validator"
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    console.murmur("validator", "init", *init_options(stage.world), "--home", path)
+    monkeypatch.delenv("MURMUR_PASSWORD")
+    monkeypatch.setattr(
+        "protocol.shell.connection.connect", lambda settings, peers, key: nullcontext(stage.connection(key))
+    )
+    return path
+
+
 def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_integrity(
     stage: Stage,  # noqa: F811
     panel: Panel,  # noqa: F811
     console: Console,
+    onlooker: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = console.folder / "validator"
-    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
-    console.murmur("validator", "init", *init_options(stage.world), "--home", path)
-    monkeypatch.delenv("MURMUR_PASSWORD")  # it signs nothing
-    monkeypatch.setattr(
-        "protocol.shell.connection.connect", lambda settings, peers, key: nullcontext(stage.connection(key))
-    )
-    shown = console.murmur("validator", "audit", "--home", path)
+    shown = console.murmur("validator", "audit", "--home", onlooker)
     assert (shown.code, shown.out) == (0, "no validator has signed a receipt yet\n")
-    shown = console.murmur("validator", "seats", "--home", path)
+    shown = console.murmur("validator", "seats", "--home", onlooker)
     assert (shown.code, shown.out) == (0, "this run keeps no sums: its spec has no verification.noise\n")
     node, service = stage.seated(), panel.seat()
     stage.publish()
     stage.submit(node, stage.make(node))
     rounds(service)
-    shown = console.murmur("validator", "audit", "--home", path)
+    shown = console.murmur("validator", "audit", "--home", onlooker)
     assert (shown.code, f"{service._address}  receipts 1: 1 kept, 0 waiting, 0 unknown, 0 broken" in shown.out) == (
         0,
         True,
@@ -146,9 +153,9 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
     monkeypatch.setattr("node.judging.candidate.PrefillPlan.choose", lambda *_: [0])
     submission = stage.submit(node, stage.make(node, 1))
     rounds(service)
-    shown = console.murmur("validator", "audit", "--home", path)
+    shown = console.murmur("validator", "audit", "--home", onlooker)
     assert (shown.code, f"BROKEN  {submission.hex()[:12]}" in shown.out) == (8, True)
-    (told,) = console.murmur("validator", "audit", "--home", path, "--json").json["validators"]
+    (told,) = console.murmur("validator", "audit", "--home", onlooker, "--json").json["validators"]
     assert (told["validator"], told["kept"], [b["submission"] for b in told["broken"]]) == (
         service._address,
         1,
@@ -161,23 +168,16 @@ def test_seats_shows_what_receipts_say_of_each_together(
     stage: Stage,  # noqa: F811
     panel: Panel,  # noqa: F811
     console: Console,
-    monkeypatch: pytest.MonkeyPatch,
+    onlooker: Path,
 ) -> None:
-    path = console.folder / "validator"
-    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
-    console.murmur("validator", "init", *init_options(stage.world), "--home", path)
-    monkeypatch.delenv("MURMUR_PASSWORD")  # it signs nothing
-    monkeypatch.setattr(
-        "protocol.shell.connection.connect", lambda settings, peers, key: nullcontext(stage.connection(key))
-    )
-    shown = console.murmur("validator", "seats", "--home", path)
+    shown = console.murmur("validator", "seats", "--home", onlooker)
     assert (shown.code, shown.out) == (0, "no work has been prefilled yet\n")
     node, service = stage.seated(), panel.seat()
     stage.publish()
     stage.submit(node, stage.make(node))
     rounds(service)
-    shown = console.murmur("validator", "seats", "--home", path)
-    (told,) = console.murmur("validator", "seats", "--home", path, "--json").json["seats"]
+    shown = console.murmur("validator", "seats", "--home", onlooker)
+    (told,) = console.murmur("validator", "seats", "--home", onlooker, "--json").json["seats"]
     assert (told["seat"], told["submissions"], told["mismatches"]) == (node.address, 1, 0)
     assert float(told["log10_evidence"]["margins_soft"]) <= 0
     assert f"{node.address}  1 submissions, {told['tokens']} tokens prefilled" in shown.out

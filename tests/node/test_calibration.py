@@ -192,7 +192,7 @@ def test_the_report_says_after_how_many_tokens_sums_find_each_cheat(
 ) -> None:
     noise = NoiseMeasurements()
     for unit in range(50):
-        noise.add(("torch sdpa", "torch eager"), unit, completion(RNG, 0.001, 200), 0.5)
+        noise.add(("torch sdpa", "torch eager"), unit, completion(RNG, 0.001, 200))
     found = replace(measured, noise=noise)
     content = calibration(matrix, found, [0])
     (tmp_path / "mine.json").write_text(json.dumps(content))

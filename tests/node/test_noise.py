@@ -25,7 +25,7 @@ def rng() -> np.random.Generator:
 def bound_of(rng: np.random.Generator, spread: float, completions: int, tokens: int, **how: bool) -> noise.NoiseBound:
     found = NoiseMeasurements()
     for unit in range(completions):
-        found.add(PAIR, unit, completion(rng, spread, tokens, **how), 0.5)
+        found.add(PAIR, unit, completion(rng, spread, tokens, **how))
     return found.bounds()[PAIR]
 
 
@@ -58,9 +58,9 @@ def test_checks_of_one_completion_are_one_unit(rng: np.random.Generator) -> None
     once, often = NoiseMeasurements(), NoiseMeasurements()
     for unit in range(30):
         scores = completion(rng, 0.05, 100)
-        once.add(PAIR, unit, scores, 0.5)
+        once.add(PAIR, unit, scores)
         for _ in range(20):
-            often.add(PAIR, unit, scores, 0.5)
+            often.add(PAIR, unit, scores)
     (many,), (one,) = often.bounds().values(), once.bounds().values()
     assert (many.units, many.tokens, many.mismatches) == (one.units, one.tokens, one.mismatches)
     assert (many.estimate, many.upper) == pytest.approx((one.estimate, one.upper))
@@ -69,13 +69,13 @@ def test_checks_of_one_completion_are_one_unit(rng: np.random.Generator) -> None
 def test_the_worst_pair_counts_and_too_much_noise_gives_no_limit(rng: np.random.Generator) -> None:
     found = NoiseMeasurements()
     for unit in range(60):
-        found.add(("a", "a"), unit, completion(rng, 0.001, 100), 0.5)
-        found.add(("a", "b"), unit, completion(rng, 0.05, 100), 0.5)
+        found.add(("a", "a"), unit, completion(rng, 0.001, 100))
+        found.add(("a", "b"), unit, completion(rng, 0.05, 100))
     bounds = found.bounds()
     worst = bounds[("a", "b")].upper
     assert noise.limit(bounds.values()) == (noise.SOFT * worst, noise.HARD * worst)
     assert noise.HARD * worst < NOISE_MAX
-    found.add(("b", "b"), 0, completion(rng, 0.5, 10), 0.5)
+    found.add(("b", "b"), 0, completion(rng, 0.5, 10))
     assert noise.limit(found.bounds().values()) is None
     assert noise.limit([]) is None
 

@@ -9,7 +9,7 @@ number of variants, of quantities, and of completions in a submission (the union
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 
 from node.judging.calibration import noise, tail
 from node.judging.calibration.measure import MARGIN_CLIP, MISMATCH_ABOVE, PER_CHUNK, PER_SEQUENCE, Matrix, Measurements
+from node.judging.calibration.noise import NoiseBound
 from node.judging.calibration.tail import Tail
 
 HARD_BUDGET = 1e-9
@@ -87,7 +88,7 @@ def _limits(name: str, values: Sequence[float], chances: float) -> FittedLimits:
 
 def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int]) -> dict[str, Any]:
     """The content of a calibration; `hardware` are the run's classes whose devices this machine stands for."""
-    found = limits(matrix, measured)
+    found, bounds = limits(matrix, measured), measured.noise.bounds()
     spec = matrix.sampling
     return {
         "method": " ".join((__doc__ or "").split("\n\n")[1].split()),
@@ -111,7 +112,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
             "sequences": len(measured.honest),
         },
         "measured": {
-            rule: {name: _summary(measured.values(name), found[name]) for name in names}
+            rule: {name: _summary(measured.worst(name), found[name]) for name in names}
             for rule, names in _RULES.items()
         },
         "noise": {
@@ -127,7 +128,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
                     "estimate": _text(of.estimate),
                     "upper": _text(of.upper),
                 }
-                for (made_by, checked_by), of in measured.noise.bounds().items()
+                for (made_by, checked_by), of in bounds.items()
             ],
         },
         "floors": {rule: {name: _text(FLOORS[name]) for name in names} for rule, names in _RULES.items()},
@@ -136,14 +137,14 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
             "computation": {name: _pair(found[name]) for name in PER_CHUNK},
             "sampling": {name: _pair(found[name]) for name in PER_SEQUENCE}
             | {"mismatch_above": _text(MISMATCH_ABOVE), "margin_clip": _text(MARGIN_CLIP)},
-            **_noise(matrix, measured),
+            **_noise(matrix, bounds.values()),
         },
     }
 
 
-def _noise(matrix: Matrix, measured: Measurements) -> dict[str, Any]:
+def _noise(matrix: Matrix, bounds: Iterable[NoiseBound]) -> dict[str, Any]:
     """The limits of noise, where tokens are not cut off before the draw and there are any."""
-    found = None if matrix.sampling.is_cut else noise.limit(measured.noise.bounds().values())
+    found = None if matrix.sampling.is_cut else noise.limit(bounds)
     return {} if found is None else {"noise": {"soft": _text(found[0]), "hard": _text(found[1])}}
 
 

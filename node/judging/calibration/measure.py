@@ -156,22 +156,27 @@ class Measurements:
     def take(self, checked: CheckedCompletion, made_by: Variant, checked_by: Variant, number: int) -> None:
         """One check of an honest completion, which has this number among the distinct ones."""
         if checked.scores is not None:
-            self.noise.add((made_by.kind, checked_by.kind), number, checked.scores, MARGIN_CLIP)
+            self.noise.add((made_by.kind, checked_by.kind), number, checked.scores)
         engines = made_by.engine, checked_by.engine
         self.honest.append(replace(checked, engines=engines, number=number, scores=None))
 
     @property
     def distinct(self) -> int:
         """Honest completions: the independent units, however often each was checked."""
-        return len(self.worst("mean_margin"))
+        return len({self._number(i) for i in range(len(self.honest))})
 
     def worst(self, name: str) -> list[float]:
         """The largest value of each distinct honest completion, over its chunks and all who checked it."""
         found: dict[int, float] = {}
         for i, checked in enumerate(self.honest):
-            number = i if checked.number is None else checked.number
+            number = self._number(i)
             found[number] = max(found.get(number, 0.0), *checked.values[name])
         return list(found.values())
+
+    def _number(self, check: int) -> int:
+        """Of the completion that the check is about; a check that has none is of one of its own."""
+        number = self.honest[check].number
+        return check if number is None else number
 
     def values(self, name: str) -> list[float]:
         """Of every check."""

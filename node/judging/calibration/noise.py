@@ -58,9 +58,9 @@ class NoiseMeasurements:
 
     _seen: dict[Pair, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
-    def add(self, pair: Pair, unit: int, scores: TokenScores, clip: float) -> None:
+    def add(self, pair: Pair, unit: int, scores: TokenScores) -> None:
         """`unit` is the number of the completion."""
-        self._seen[pair][unit].append(_observed(scores, clip))
+        self._seen[pair][unit].append(_observed(scores))
 
     def bounds(self) -> dict[Pair, NoiseBound]:
         return {
@@ -69,12 +69,13 @@ class NoiseMeasurements:
         }
 
 
-def _observed(scores: TokenScores, clip: float) -> Floats:
-    """[3 + 2·G]: tokens, sum of margins, mismatches; expected margins and mismatches by the grid's noise."""
+def _observed(scores: TokenScores) -> Floats:
+    """[3 + 2·G]: tokens, sum of margins, mismatches; expected margins and mismatches by the grid's noise. Margins are not clipped: what is
+    expected is not either, and a clipped sum would stand for too little noise."""
     gaps = scores.gaps[np.isfinite(scores.gaps)]
     chances_GN = logit_noise.chances_of_rivals(gaps, _GRID_G[:, None])
     expected, mismatches = (chances_GN * gaps).sum(1), chances_GN.sum(1)
-    margins = np.minimum(scores.margins, clip)
+    margins = scores.margins
     return np.array([len(margins), margins.sum(), (margins > 0).sum(), *expected, *mismatches])
 
 

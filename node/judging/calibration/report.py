@@ -116,9 +116,10 @@ def _noise_lines(content: dict[str, Any], measured: Measurements) -> Iterator[st
     yield ""
     yield "| made by | checked by | completions | tokens | mismatched | noise | at most |"
     yield "|---|---|---|---|---|---|---|"
-    for (made_by, checked_by), of in measured.noise.bounds().items():
-        cells = [made_by, checked_by, str(of.units), str(of.tokens), f"{of.mismatches:.4g}", f"{of.estimate:.3g}"]
-        yield f"| {' | '.join(cells)} | {of.upper:.3g} |"
+    for pair in content["noise"]["pairs"]:
+        cells = [str(pair[name]) for name in ("made_by", "checked_by", "completions", "tokens")]
+        measures = [float(pair[name]) for name in ("mismatches", "estimate", "upper")]
+        yield f"| {' | '.join([*cells, *(f'{value:.3g}' for value in measures)])} |"
     yield ""
     if limit is None:
         yield "No sums are kept in a run with this calibration: tokens are cut off before the draw, or the noise is more than margins can be"

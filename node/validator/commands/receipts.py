@@ -85,10 +85,10 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             evidence: dict[str, str] = row["log10_evidence"]
             typer.echo(f"{row['seat']}  {row['submissions']} submissions, {row['tokens']} tokens prefilled")
             typer.echo(
-                f"  margins      e-value 1e{evidence['margins_soft']} against the soft noise, 1e{evidence['margins_hard']} against the hard"
+                f"  margins      e-value 10^{evidence['margins_soft']} against the soft noise, 10^{evidence['margins_hard']} against the hard"
             )
             typer.echo(
-                f"  temperature  e-value 1e{evidence['temperature']}: {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit"
+                f"  temperature  e-value 10^{evidence['temperature']}: {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit"
             )
 
     emit({"keeps_sums": keeps, "seats": rows}, as_json, text)
