@@ -40,6 +40,7 @@ from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
 from protocol.runspec_reward import RewardSpec
 from protocol.runspec_verification import (
     ComputationLimits,
+    HistoryBudget,
     Limit,
     ProbeFile,
     SamplingLimits,
@@ -48,7 +49,7 @@ from protocol.runspec_verification import (
 )
 
 __all__ = [
-    "AnswerSpec", "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
+    "AnswerSpec", "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "HistoryBudget", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
     "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip

@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from protocol.constants import NOISE_MAX
 from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
 
+_CHANCE_MAX = 0.05  # of a wrong verdict within a year: a budget above it is a typing error
+
 HardwareClass = Annotated[int, Field(ge=0, lt=256)]
 
 
@@ -70,6 +72,27 @@ class SamplingLimits(Part):
     """Mean of these distances over a sequence; calibrations older than this field have none, and nothing is judged by it."""
 
 
+class HistoryBudget(Part):
+    """When the sums over a seat's work decide, and how often they may wrong anybody (docs/decisions/0020)."""
+
+    soft: DecimalText = "0.0001"
+    """Probability that within a year work of any honest seat of the run is rejected for its sums."""
+    hard: DecimalText = "0.000000001"
+    """Probability that within a year any honest seat of the run is slashed for its sums."""
+    seats: int = Field(ge=1, le=1_000_000, default=1000)
+    """Honest seats that a year may see, for which these probabilities are meant."""
+    days: int = Field(ge=1, le=366, default=30)
+    """A seat's sums begin anew so often, for all seats at once: at multiples of so many days of block time."""
+
+    @model_validator(mode="after")
+    def _probabilities(self) -> HistoryBudget:
+        if not 0 < float(self.hard) <= float(self.soft) <= _CHANCE_MAX:
+            raise ValueError(
+                f"soft and hard must be probabilities above 0, soft at most {_CHANCE_MAX}, and hard not above soft"
+            )
+        return self
+
+
 class ProbeFile(PinnedFile):
     """A reference probe (protocol/probe.py)."""
 
@@ -96,6 +119,8 @@ class VerificationSpec(Part):
     noise: Limit | None = None
     """What the sums over a seat's history are compared with: how far two tokens' logits may differ between worker and validator, as a
     standard deviation in logits. Calibrations older than this field have none, and no sums are kept."""
+    history: HistoryBudget | None = None
+    """When these sums decide. Without it they are kept and shown, and no verdict follows from them."""
     calibration: HexDigest
     """Digest of the calibration these limits came from; in run.toml the name of a shipped one, or its file."""
     calibrated: list[HardwareClass] = Field(default=[0])
@@ -113,6 +138,12 @@ class VerificationSpec(Part):
         if noise is not None and not (Decimal(noise.soft) > 0 and float(noise.hard) <= NOISE_MAX):
             raise ValueError(f"noise must be above 0, and at most {NOISE_MAX:.4f} logits")
         return noise
+
+    @model_validator(mode="after")
+    def _sums_to_decide(self) -> VerificationSpec:
+        if self.history is not None and self.noise is None:
+            raise ValueError("history takes a calibration with noise: without it there are no sums that could decide")
+        return self
 
     @model_validator(mode="after")
     def _in_one_list(self) -> VerificationSpec:

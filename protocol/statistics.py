@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from protocol.constants import SUM_MAX
+from protocol.constants import SCORE_MAX, SUM_MAX, SUM_UNIT
 from protocol.eprocess import Sums
 from protocol.errors import Malformed
 
@@ -62,3 +62,11 @@ def require_form(table: Any, given: bool) -> None:
             raise Malformed(f"receipt: the sums {name!r} are out of range")
         if name == TEMPERATURE and total > count:
             raise Malformed(f"receipt: the sums {name!r} have more successes than trials")
+
+
+def require_possible(table: Mapping[str, list[int]], tokens: int) -> None:
+    """Raises Malformed for sums that so many checked tokens cannot have: each is in one block or trial at most."""
+    for name, (total, squares, count) in table.items():
+        each = 1 if name == TEMPERATURE else int(SCORE_MAX)
+        if max(total, squares // each) > each * tokens * SUM_UNIT or count > tokens * SUM_UNIT:
+            raise Malformed(f"receipt: the sums {name!r} are more than {tokens} tokens can have")

@@ -33,12 +33,17 @@ RULES = (
     "reward",
     "computation",
     "sampling",
+    "history",
 )
 """All rules, in the order they are checked: cheap first; a later one runs only on what passed the earlier ones. Each is a module of
 node/judging/rules. Of environments that are not exact, `conversation` and `reward` are asked last: they find nothing worse than soft."""
-NEEDS_MODEL = frozenset({"computation", "sampling"})
+NEEDS_MODEL = frozenset({"computation", "sampling", "history"})
 """Rules that ask the model itself: a prefill of the submission."""
+HISTORY = "history"
+"""The rule about a seat's work taken together: what it finds is of no sample by itself."""
 
+
+_OPTIONAL = ("sums", "history")  # fields of a receipt that are left out where they say nothing
 
 ALL_SAMPLES = 2**SAMPLES_MAX - 1
 """The file as a whole."""
@@ -103,6 +108,8 @@ class Details:
     sums: dict[str, list[int]] = field(default_factory=dict)
     """Of the drawn rows, by statistic (protocol/statistics.py): total, squares and count (protocol/eprocess.py). Left out where there are
     none, so that receipts of runs without them are what they were."""
+    history: str = ""
+    """Of a finding of `history`: digest of what it was summed over (node/judging/history.py), 64 hex digits. Left out elsewhere."""
 
     @property
     def ref(self) -> SubmissionRef:
@@ -111,8 +118,9 @@ class Details:
     def table(self) -> dict[str, Any]:
         """As JSON has it, and as it is hashed."""
         table = asdict(self)
-        if not self.sums:
-            del table["sums"]
+        for name in _OPTIONAL:
+            if not table[name]:
+                del table[name]
         return table
 
     def encode(self) -> bytes:
@@ -156,6 +164,12 @@ class Receipt:
         )
 
     @classmethod
+    def stored(cls, data: bytes) -> Receipt:
+        """One that was checked before it was stored, on this machine's own disk: its signature is not checked again."""
+        value = canonical.decode(data, cap=RECEIPT_BYTES_MAX, what="receipt")
+        return cls(Details(**value["details"]), value["validator"], bytes.fromhex(value["signature"][2:]))
+
+    @classmethod
     def parse(cls, data: bytes, domain: Domain, run: int) -> Receipt:
         """Parses and checks a peer's receipt: form, chain, run, submission id and signature.
 
@@ -180,14 +194,18 @@ class Receipt:
         return receipt
 
 
+def _is_digest(text: Any) -> bool:
+    return isinstance(text, str) and len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
 def _message(details: Details) -> Verdict:
     submission, samples = bytes.fromhex(details.submission), int(details.samples, 16)
     return Verdict(details.run, submission, details.outcome, samples, canonical.digest(details.table()))
 
 
 def _details(value: Any) -> Details:
-    kinds = {name: field.type for name, field in Details.__dataclass_fields__.items() if name != "sums"}
-    if not isinstance(value, dict) or set(value) - {"sums"} != set(kinds):
+    kinds = {name: field.type for name, field in Details.__dataclass_fields__.items() if name not in _OPTIONAL}
+    if not isinstance(value, dict) or set(value) - set(_OPTIONAL) != set(kinds):
         raise Malformed("receipt details have other keys than they should")
     statistics.require_form(value.get("sums", {}), "sums" in value)
     for name, kind in kinds.items():
@@ -199,11 +217,17 @@ def _details(value: Any) -> Details:
     if details.outcome not in tuple(Outcome) or (details.rule not in RULES) != (details.outcome == Outcome.ACCEPT):
         raise Malformed("receipt's outcome and rule do not belong together")
     for name in ("submission", "root", "spec", "samples", "prefill"):
-        text = getattr(details, name)
-        if len(text) != 64 or set(text) - set("0123456789abcdef"):
+        if not _is_digest(getattr(details, name)):
             raise Malformed(f"receipt: {name} is not 64 hex digits")
     if not is_checksum_address(details.node) or max(details.step, details.sequence) >= 2**32:
         raise Malformed("receipt names no possible submission")
-    if details.outcome != Outcome.SOFT and not int(details.samples, 16):
+    if (details.rule == HISTORY) != ("history" in value) or (
+        details.rule == HISTORY and not _is_digest(details.history)
+    ):
+        raise Malformed("receipt's history and rule do not belong together")
+    if details.rule == HISTORY and int(details.samples, 16):
+        raise Malformed("receipt names samples for what is about all of a seat's work")
+    if details.outcome != Outcome.SOFT and details.rule != HISTORY and not int(details.samples, 16):
         raise Malformed("receipt names no sample")
+    statistics.require_possible(details.sums, details.tokens_checked)
     return details

@@ -31,6 +31,7 @@ contract Court is ICourt {
         uint256 earliest;
         uint256 ring;
         uint8 submissions;
+        bool hard;
         address coSigner;
         uint256 samples;
     }
@@ -217,7 +218,7 @@ contract Court is ICourt {
             ++submissions;
             _announce(run, list[i], false, evidence, x.seat, x.number);
         }
-        _open(run, x.seat, x.number, Opening(x.earliest, x.ring, submissions, address(0), 0));
+        _open(run, x.seat, x.number, Opening(x.earliest, x.ring, submissions, false, address(0), 0));
         return x.number;
     }
 
@@ -233,17 +234,17 @@ contract Court is ICourt {
         address seat = runs.seatOf(run, ref.node);
         Opening memory o;
         (number, o.ring, o.earliest) = _accuse(run, submission, seat);
-        o.submissions = 1;
+        (o.submissions, o.hard) = (1, true);
         _announce(run, ref, true, evidence, seat, number);
         if (_policies[run].coSigners != 0) {
             if (second.validator == msg.sender) revert Denied(msg.sender);
             _requireVerdict(run, submission, HARD, second);
             _sit(run, second.validator, o.earliest);
+            if (samples & second.samples == 0 && samples | second.samples != 0) revert NoCommonSample();
             samples &= second.samples;
             o.coSigner = second.validator;
             emit CoSigned(run, seat, number, second.validator, second.details);
         }
-        if (samples == 0) revert NoCommonSample();
         o.samples = samples;
         address signer = o.coSigner == address(0) ? msg.sender : o.coSigner;
         if (charges[submission][signer] != 0) revert Denied(signer); // a signature serves once
@@ -317,9 +318,9 @@ contract Court is ICourt {
         uint40 deadline = _time(block.timestamp + p.appeal);
         (c.challenger, c.earliest, c.deadline, c.stage, c.submissions) =
         (msg.sender, _time(o.earliest), deadline, instant ? Stage.Upheld : Stage.Open, o.submissions);
-        if (o.samples != 0) (c.coSigner, c.samples) = (o.coSigner, o.samples);
+        if (o.hard) (c.hard, c.coSigner, c.samples) = (true, o.coSigner, o.samples);
         if (instant) {
-            _carryOut(run, seat, number, _ruling(p, Stage.Upheld, o.samples != 0, msg.sender, o.submissions, o.ring));
+            _carryOut(run, seat, number, _ruling(p, Stage.Upheld, o.hard, msg.sender, o.submissions, o.ring));
         } else {
             c.ring = o.ring;
         }
@@ -335,7 +336,7 @@ contract Court is ICourt {
         Stage stage = c.stage;
         uint256 window = _policies[run].window;
         time = w.time;
-        bool hard = c.samples != 0;
+        bool hard = c.hard;
         bool open_ = stage == Stage.Open || stage == Stage.Appealed;
         if (time == 0) revert WrongState();
         if (block.timestamp >= time + window && (!open_ || hard || block.timestamp >= c.deadline)) {
@@ -402,7 +403,7 @@ contract Court is ICourt {
     function _close(uint256 run, address seat, uint256 number, Stage verdict) private {
         IRuns.Policy storage p = _policies[run];
         Case storage c = _cases[run][seat][number];
-        bool hard = c.samples != 0;
+        bool hard = c.hard;
         bool appealed = c.stage == Stage.Appealed;
         (address challenger, address coSigner, address appellant) =
             (c.challenger, hard ? c.coSigner : address(0), appealed ? c.appellant : address(0));

@@ -134,6 +134,12 @@ class SubmissionLog:
         where = f"WHERE state IN ({_marks(states)})" if states else ""
         return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
 
+    def judged_since(self, time: int) -> list[LoggedSubmission]:
+        """Those made from that block time on of which there is a verdict, oldest first."""
+        return list(
+            self._select("WHERE made_at >= ? AND receipt IS NOT NULL ORDER BY made_at, step, sequence", (time,))
+        )
+
     def at(self, step: int, sequence: int) -> list[SubmissionRef]:
         """What was made for a place, by whichever key: more than one where a first attempt was lost."""
         return [one.ref for one in self._select("WHERE step = ? AND sequence = ?", (step, sequence))]

@@ -14,6 +14,7 @@ from collections import deque
 
 from node.contributor import submission_log
 from node.contributor.mail import Mail
+from node.contributor.standing import CAUSES, WARN, standing
 from node.contributor.submission_log import SubmissionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
@@ -31,6 +32,7 @@ _LISTING = "receipts"  # its name in the log
 _REST_MOST = 12  # times the first pause after a failure
 _SUBMISSION = re.compile(rb'"submission":"([0-9a-f]{64})"')  # in canonical JSON; no text within a value matches it
 _STRANGERS_MAX = 64
+_STANDING, _STANDING_SECONDS = "standing", 600.0  # between looks at the sums over this node's work
 _LOOKS = 4  # at the chain for a validator's seat: endpoints may be some blocks apart
 _STATES = {
     Outcome.ACCEPT: submission_log.ACCEPTED,
@@ -52,6 +54,8 @@ class Verdicts:
         self._noted = submissions.mark(_LISTING)
         self._listing = Listing(self._noted)
         self._backoff = Backoff(retry_seconds, _REST_MOST * retry_seconds, clock=clock)
+        self._has_learned = False
+        self._told = Backoff(_STANDING_SECONDS, clock=clock)
         self._strangers: deque[tuple[Receipt, int]] = deque(maxlen=_STRANGERS_MAX)
         self._seats: dict[str, bool] = {}  # who may judge, as of this turn
 
@@ -81,6 +85,7 @@ class Verdicts:
     def turn(self) -> None:
         """Takes in what is new. Raises what reading it raises; what was taken in by then stays."""
         self._seats.clear()
+        self._has_learned = False
         earlier = self._submissions.earlier_keys(self._c.key.address)
         try:
             for data in self._listing.news(lambda mark: self.mail.fetch(self._c.hub, mark, earlier)):
@@ -92,6 +97,22 @@ class Verdicts:
             if not self._strangers and self._listing.mark != self._noted:
                 self._noted = self._listing.mark
                 self._submissions.set_mark(_LISTING, self._noted)
+        if self._has_learned and _STANDING not in self._told:
+            self._tell_standing()
+
+    def _tell_standing(self) -> None:
+        """Warns before the sums over this node's work cost anything."""
+        budget = self._c.spec.verification.history
+        if budget is None:
+            return
+        self._told.hold(_STANDING, _STANDING_SECONDS)
+        found = standing(self._submissions, budget, self._c.block_time())
+        if found.soft_share >= WARN:
+            log.warning(
+                "this node's work is noisier than the run's calibration: %.0f %% of the evidence that costs pay, %.0f %% of what costs"
+                " stake, after %d submissions; possible causes: %s",
+                100 * found.soft_share, 100 * found.hard_share, found.submissions, CAUSES,
+            )  # fmt: skip
 
     def _look_again(self) -> None:
         receipt, looks = self._strangers.popleft()
@@ -122,6 +143,7 @@ class Verdicts:
             if looks > 1:
                 self._strangers.append((receipt, looks - 1))
             return
+        self._has_learned = True
         self._submissions.advance(receipt.submission, state, receipt=receipt.encode().decode())
         if receipt.outcome != Outcome.ACCEPT:
             _tell(receipt)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from node.engine import Verifier
+from node.judging.history import History
 from protocol import prefill_sampling, seeds, statistics
 from protocol.environments import TaskSet
 from protocol.environments.assignment import AssignedGroup, assign
@@ -120,6 +121,8 @@ class Candidate:
     tokenizer: Tokenizer
     plan: PrefillPlan
     checked: Checked = field(default_factory=Checked)
+    history: History | None = None
+    """What the seat did before, where the run judges by it."""
     sampled: dict[int, Finding | None] = field(default_factory=dict)
     """What `sampling` has found in rows whose hidden states were at hand for `computation`."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from node.engine import Engine, EngineSettings
 from node.engine.checked_engine import CheckedEngine
 from node.judging.candidate import Candidate, Checked, Commitment, PrefillPlan, RunContext
+from node.judging.history import History
 from protocol import architectures
 from protocol.constants import HEAD_PROBLEMS
 from protocol.environments import TaskSet
@@ -125,10 +126,17 @@ class Equipment:
         self.engine.require_room(longest, prompt=longest - spec.sampling.longest if self._generates else None)
 
     def candidate(
-        self, commitment: Commitment, path: Path, plan: PrefillPlan, checked: Checked | None = None
+        self,
+        commitment: Commitment,
+        path: Path,
+        plan: PrefillPlan,
+        checked: Checked | None = None,
+        history: History | None = None,
     ) -> Candidate:
         """A submission as the rules look at it."""
-        return Candidate(self.context, commitment, path, self.engine, self.tokenizer, plan, checked or Checked())
+        return Candidate(
+            self.context, commitment, path, self.engine, self.tokenizer, plan, checked or Checked(), history
+        )
 
 
 def _require_said(spec: RunSpec, folder: Path) -> bool:

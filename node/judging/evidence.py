@@ -7,6 +7,7 @@ One folder per rejected submission under data/evidence, named by its submission 
     spec.json        the run spec, which hashes to the receipt's digest
     receipt.json     the signed receipt, as it was first found
     manifest.json    the signed manifest of the weights (none where it was judged without them)
+    history.json     what the seat's earlier work counted for (only of findings of the rule `history`)
 
 Weights are not kept: `--weights` or the local store provides them, and they must hash to the manifest. A folder may come
 from somebody else, so everything is read within caps and checked against the receipt, whose signature is the anchor.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from node.judging.candidate import Commitment, PrefillPlan
+from node.judging.history import History
 from protocol import canonical, runspec
 from protocol.constants import RECEIPT_BYTES_MAX, SPEC_BYTES_MAX
 from protocol.errors import HashMismatch, IntegrityError, Malformed, ProtocolViolation, UsageError
@@ -33,11 +35,12 @@ from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, describe_files, dige
 from protocol.signing import Domain
 from protocol.verdict import Receipt
 
-ROLLOUT, COMMITMENT, SPEC, RECEIPT, MANIFEST = (
-    "rollout.parquet", "commitment.json", "spec.json", "receipt.json", "manifest.json",
+ROLLOUT, COMMITMENT, SPEC, RECEIPT, MANIFEST, HISTORY = (
+    "rollout.parquet", "commitment.json", "spec.json", "receipt.json", "manifest.json", "history.json",
 )  # fmt: skip
 
 _COMMITMENT_BYTES_MAX = 1 << 14
+_HISTORY_BYTES_MAX = 1 << 28  # some 400 bytes for each of a seat's submissions of up to a year
 _KINDS = {
     "chain_id": int, "contract": str, "run": int, "units": int, "beacon": str, "hardware": int, "block_hash": str,
     "repeated": bool, "share": str, "secret": str, "manifest": str,
@@ -125,6 +128,20 @@ class Evidence:
                 raise HashMismatch(f"{path} is not the file that was committed to")
         return path
 
+    @cached_property
+    def history(self) -> History | None:
+        """What the seat had done before; None where the finding is not about that."""
+        named, budget = self.receipt.details.history, self.spec.verification.history
+        if not named:
+            return None
+        if budget is None:
+            raise Malformed("the receipt is about the seat's history, by which this run does not judge")
+        data = self._read(HISTORY, _HISTORY_BYTES_MAX)
+        found = History.of_table(canonical.decode(data, cap=_HISTORY_BYTES_MAX, what=HISTORY), budget)
+        if found.digest.hex() != named:
+            raise HashMismatch(f"{self.folder / HISTORY} is not the history that the receipt names")
+        return found
+
     @property
     def judged_without_weights(self) -> bool:
         """Whether only the rules that need no model were asked."""
@@ -161,7 +178,7 @@ class EvidenceStore:
 
     def keep(
         self, receipt: Receipt, commitment: Commitment, spec: RunSpec, plan: PrefillPlan, domain: Domain, *,
-        rollout: Path | None, manifest: bytes | None,
+        rollout: Path | None, manifest: bytes | None, history: History | None = None,
     ) -> Evidence:  # fmt: skip
         """Keeps what a rejection stands on; a crash leaves the whole of it or nothing. Raises OSError.
 
@@ -183,6 +200,8 @@ class EvidenceStore:
         (draft / RECEIPT).write_bytes(receipt.encode())
         if manifest is not None:
             (draft / MANIFEST).write_bytes(manifest)
+        if history is not None and receipt.details.history:
+            (draft / HISTORY).write_bytes(canonical.encode(history.table()))
         if rollout is not None:
             shutil.copyfile(rollout, draft / ROLLOUT)
         shutil.rmtree(final, ignore_errors=True)

@@ -21,12 +21,13 @@ from functools import partial
 
 from node.engine import memory
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
+from node.judging.history import History
 from node.judging.rules import HIDES, INEXACT, RULES, computation, sampling
 from node.judging.rules.limits import worst
 from protocol import prefill_sampling, statistics
 from protocol.constants import PROTOCOL_VERSION
 from protocol.errors import MurmurationError
-from protocol.verdict import NEEDS_MODEL, Details, Finding, Outcome
+from protocol.verdict import HISTORY, NEEDS_MODEL, Details, Finding, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -136,9 +137,11 @@ def details(
     time: int,
     checked: Checked | None = None,
     secret: bytes | None = None,
+    history: History | None = None,
 ) -> Details:
     """What the receipt for a judgement says; `time` in block time, `checked` as Candidate counts it, `secret` that of the
-    period, which the receipt commits to."""
+    period, which the receipt commits to;
+    `history`: that of the seat, which a finding of that rule names."""
     checked = checked or Checked()
     ref, domain = commitment.ref, context.domain
     return Details(
@@ -151,6 +154,7 @@ def details(
         sequences_checked=checked.samples.bit_count(), proofs_checked=checked.proofs, tokens_checked=checked.tokens, time=time,
         prefill=prefill_sampling.NO_COMMITMENT if secret is None else prefill_sampling.commitment(secret).hex(),
         sums=statistics.encode(checked.summed),
+        history=history.digest.hex() if history is not None and finding is not None and finding.rule == HISTORY else "",
     )  # fmt: skip
 
 

@@ -48,8 +48,9 @@ def replay(
             require_model_files(folder, spec.model)
             equipment.load(folder)
         candidate = equipment.candidate(evidence.commitment, path, PrefillPlan(1.0, plan.secret) if in_full else plan)
+        candidate.history = evidence.history
         finding = judge(candidate, rules)
-        return details(context, evidence.commitment, finding, time, candidate.checked, drawn_with)
+        return details(context, evidence.commitment, finding, time, candidate.checked, drawn_with, candidate.history)
 
 
 def _given(weights: Path | None) -> Path:

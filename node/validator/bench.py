@@ -12,6 +12,7 @@ from pathlib import Path
 from node.engine import EngineSettings
 from node.judging.candidate import Checked, Commitment, PrefillPlan
 from node.judging.equipment import Equipment
+from node.judging.history import History
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP, EARLY
 from node.validator.fetches import Fetches
@@ -108,6 +109,10 @@ class Bench:
         newest = self._book.newest_publication()
         return None if newest is None else newest.data
 
+    def holds(self, step: int) -> bool:
+        """Whether a version is on this machine."""
+        return self._versions.store.holds(step)
+
     def fetch(self, root: bytes) -> Path | None:
         """The rollout file of a root, from disk or the hub; None when nobody has it yet."""
         path = self._files / f"{root.hex()}.parquet"
@@ -134,9 +139,15 @@ class Bench:
                     self._unheld.failed(step)
 
     def judge(
-        self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int, checked: Checked | None = None
+        self,
+        commitment: Commitment,
+        path: Path,
+        plan: PrefillPlan,
+        time: int,
+        checked: Checked | None = None,
+        history: History | None = None,
     ) -> Details | None:
-        """Judges a submission at this block time. None while its weights are on their way. Raises whatever keeps a rule from
+        """Judges a submission at this block time, as part of its seat's `history` where the run judges by that. None while its weights are on their way. Raises whatever keeps a rule from
         running. `checked` notes which rows got the prefill, in a judgement that fails too.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed, and
@@ -148,9 +159,9 @@ class Bench:
         except (Unavailable, ProtocolViolation, IntegrityError) as error:
             is_loaded, trouble = False, error
         if is_loaded:
-            candidate = self._equipment.candidate(commitment, path, plan, checked)
+            candidate = self._equipment.candidate(commitment, path, plan, checked, history)
             finding = judge(candidate)
-            return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
+            return details(self.context, commitment, finding, time, candidate.checked, plan.secret, history)
         finding = self._found_without_weights(
             commitment, path, plan, rules=CHEAP if self._is_past(commitment.ref.step) else EARLY
         )

@@ -25,6 +25,7 @@ from functools import lru_cache
 
 from eth_utils import keccak
 
+from node.judging.history import NOWHERE
 from node.validator import judgement_log as states
 from node.validator.judgement_log import CaseName, Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
@@ -132,9 +133,10 @@ class Court:
                 self._log.put(_shown(judgement))
 
     def _second(self, judgement: Judgement, others: Collection[Receipt]) -> Receipt | None:
-        """Another validator's receipt that finds some of the same samples false."""
+        """Another validator's receipt that finds some of the same samples false, or as this one none by itself (rule `history`)."""
         samples = self._receipt(judgement).samples
-        return next((r for r in others if r.outcome == Outcome.HARD and r.samples & samples), None)
+        hard = [receipt for receipt in others if receipt.outcome == Outcome.HARD]
+        return next((r for r in hard if r.samples & samples or r.samples == samples == NOWHERE), None)
 
     def _is_over(self, judgement: Judgement, now: int, *, has_heard: bool) -> bool:
         """Whether nobody is waited for any more. Where the hub takes no request, or no receipt, half of the window is waited."""

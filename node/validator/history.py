@@ -1,23 +1,76 @@
-"""What receipts say of each seat together: sums over all of its judged work, and how much evidence they are.
+"""What receipts say of a seat's work together: the history that a submission is judged with, and the same of all seats for whoever looks on.
 
-No verdict follows from it. Receipts of several validators on one submission may be about the same rows, so one counts: the one that checked
-most tokens, of equals that of the lowest address.
+Receipts of several validators on one submission may be about the same rows, so one counts: this validator's own; where it has none, the one that checked most
+tokens, of equals that of the lowest address. Nobody chooses which submissions count: all of the seat since the chain's time said to begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from protocol import eprocess, statistics
-from protocol.chain.view import View
+from node.judging.history import Counted, History
+from protocol import canonical, eprocess, history, statistics
+from protocol.chain.sync import Book
+from protocol.chain.view import Submission, View
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
+from protocol.history import SIDE_SOFT
+from protocol.runspec import HistoryBudget
 from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE
 from protocol.verdict import Receipt
 
-EVEN = 0.5
-"""Probability with which honest rounding favours the higher logit."""
+ReceiptsOf = Callable[[bytes], Mapping[str, Receipt]]
+"""Receipts on a submission, by validator."""
+
+
+class Histories:
+    """Of one validator. Each costs one look at every submission of the seat since the sums began."""
+
+    def __init__(
+        self,
+        book: Book,
+        budget: HistoryBudget,
+        address: str,
+        receipts: ReceiptsOf,
+        own: Callable[[bytes], Receipt | None],
+    ) -> None:
+        """`receipts`: what others have said; `own`: what this validator has, whether it was shown yet or not."""
+        self._book = book
+        self._budget = budget
+        self._address = address
+        self._receipts = receipts
+        self._own = own
+
+    def before(self, submission: Submission) -> History:
+        """What the seat had done before a submission. Raises RpcUnavailable where block times have to be asked for."""
+        since = history.begins(self._book.time(submission), self._budget)
+        counted = []
+        for earlier in self._book.submissions_of(self._book.seat(submission.node), submission.place):
+            if self._book.time(earlier) < since:
+                break
+            if (receipt := self._chosen(earlier.id)) is not None:
+                counted.append(_counted(receipt, own=receipt.validator == self._address))
+        return History(self._budget, since, counted[::-1])
+
+    def _chosen(self, submission: bytes) -> Receipt | None:
+        own = self._own(submission)
+        if own is not None and own.details.tokens_checked:
+            return own
+        others = self._receipts(submission)
+        return best(receipt for validator, receipt in others.items() if validator != self._address)
+
+
+def best(receipts: Iterable[Receipt]) -> Receipt | None:
+    """Of receipts of different validators on one submission, the one that counts; None where nobody prefilled any of it."""
+    return min((receipt for receipt in receipts if receipt.details.tokens_checked), key=_rank, default=None)
+
+
+def _counted(receipt: Receipt, *, own: bool) -> Counted:
+    d = receipt.details
+    digest = canonical.digest(d.table()).hex()
+    return Counted(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own)
 
 
 @dataclass
@@ -35,7 +88,7 @@ class SeatHistory:
         return {
             MARGINS_SOFT: eprocess.excess(of[MARGINS_SOFT]),
             MARGINS_HARD: eprocess.excess(of[MARGINS_HARD]),
-            TEMPERATURE: eprocess.share_either(of[TEMPERATURE], EVEN),
+            TEMPERATURE: eprocess.share_either(of[TEMPERATURE], SIDE_SOFT),
         }
 
     @property
@@ -51,21 +104,19 @@ class SeatHistory:
 
 def by_seat(receipts: Iterable[Receipt], view: View) -> dict[str, SeatHistory]:
     """Of all that ever validated in the run, on submissions that are in the book; the seat with the most evidence first."""
-    known, chosen = view.ever_validated(), dict[bytes, Receipt]()
+    known, said = view.ever_validated(), defaultdict[bytes, list[Receipt]](list)
     for receipt in receipts:
-        if receipt.validator in known and receipt.details.tokens_checked:
-            other = chosen.get(receipt.submission)
-            if other is None or _rank(receipt) < _rank(other):
-                chosen[receipt.submission] = receipt
+        if receipt.validator in known:
+            said[receipt.submission].append(receipt)
     found: dict[str, SeatHistory] = {}
-    for submission, receipt in chosen.items():
-        entry = view.submission(submission)
-        if entry is None:
+    for submission, of in said.items():
+        entry, chosen = view.submission(submission), best(of)
+        if entry is None or chosen is None:
             continue
-        history = found.setdefault(view.seat(entry.node), SeatHistory())
-        history.submissions += 1
-        history.tokens += receipt.details.tokens_checked
-        history.sums = statistics.total([history.sums, statistics.decode(receipt.details.sums)])
+        seat = found.setdefault(view.seat(entry.node), SeatHistory())
+        seat.submissions += 1
+        seat.tokens += chosen.details.tokens_checked
+        seat.sums = statistics.total([seat.sums, statistics.decode(chosen.details.sums)])
     return dict(sorted(found.items(), key=lambda item: (-max(item[1].evidence.values()), item[0])))
 
 

@@ -2,7 +2,8 @@
 
 A juror judges all submissions of the case in full, by itself, and votes on the case as it was brought. A hard case names rows, and whoever
 vouched for one of them loses a bond with the conviction. So a juror upholds where it finds one of them hard, and none of them to be what an honest
-validator may have accepted. It need not find all hard: a cheat could put values at a limit, which lie beyond it for some devices and not for others.
+validator may have accepted. A case without rows is about the seat's sums, which each juror takes of what it knows: it votes on them as on anything
+else, but leaves the vote to others where it has seen too little to tell. It need not find all hard: a cheat could put values at a limit, which lie beyond it for some devices and not for others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from node.judging.history import NOWHERE
 from node.validator.judgement_log import CaseName
 from protocol.chain import Sender
 from protocol.chain.events import Voted
@@ -35,6 +37,8 @@ class Opinion:
 
     details: Details
     near: int
+    is_doubtful: bool = False
+    """Whether the seat's sums, of which others know more or less, may be another validator's honest finding."""
 
 
 class Jury:
@@ -113,13 +117,18 @@ class Jury:
 
 def _upholds(case: Case, found: Sequence[Opinion]) -> bool | None:
     """The vote of a juror that found this; None: none, for the case is right about the submission and wrong about its gravity or its rows."""
-    if any(one.details.outcome == Outcome.ACCEPT for one in found):
+    accepted = [one for one in found if one.details.outcome == Outcome.ACCEPT]
+    if any(not one.is_doubtful for one in accepted):
         return False
+    if accepted:
+        return None
     if not case.hard:
         return True
     (only,) = found
     if only.details.outcome != Outcome.HARD:
         return None
     hard = int(only.details.samples, 16)
+    if case.samples == NOWHERE:  # of the seat's sums
+        return True if hard == NOWHERE else None
     names_a_false_one, names_a_good_one = case.samples & hard, case.samples & ~(hard | only.near)
     return True if names_a_false_one and not names_a_good_one else None

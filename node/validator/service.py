@@ -16,6 +16,7 @@ from node.engine import EngineSettings
 from node.judging.candidate import Checked, Commitment, PrefillPlan
 from node.judging.equipment import Unfit
 from node.judging.evidence import EvidenceStore
+from node.judging.history import History
 from node.judging.judge import details
 from node.judging.rules import available
 from node.validator import judgement_log as states
@@ -23,15 +24,17 @@ from node.validator.bench import Bench
 from node.validator.challenger import Challenger
 from node.validator.court import Court
 from node.validator.doorbell import Doorbell
+from node.validator.history import Histories
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury, Opinion
 from node.validator.only_copy import OnlyCopy
 from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
+from node.validator.recount import Recount
 from node.validator.settings import JudgeSettings
 from node.validator.workload import Workload
-from protocol import metrics
+from protocol import metrics, statistics
 from protocol.chain.events import Appealed, Challenged, Settled
 from protocol.chain.transaction_log import TransactionLog
 from protocol.clock import SYSTEM, Clock
@@ -41,6 +44,7 @@ from protocol.gossip.messages import VERDICT
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.retry import Backoff
+from protocol.runspec import HistoryBudget
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
@@ -75,6 +79,9 @@ class _Judged:
     details: Details
     near: int = 0
     """Rows of which something lies nearer to its hard limit than to its soft one (bits)."""
+    history: History | None = None
+    is_doubtful: bool = False
+    """Whether others may see the seat's sums otherwise (node/judging/history.py)."""
 
 
 class ValidatorService:
@@ -106,14 +113,20 @@ class ValidatorService:
             connection, self._book, home.data, self._judgements, engine or EngineSettings(), clock=clock
         )
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
+        self._kept_seconds = _kept(policy.span, spec.verification.history)
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
         self._receipts = ReceiptLog(
             home.data / "receipts.sqlite",
             lambda data: Receipt.parse(data, connection.chain.domain, connection.run),
             lambda validator: validator in self._book.ever_validated(),
-            2 * policy.span,
+            self._kept_seconds,
         )
+        budget = spec.verification.history
+        self._histories = budget and Histories(
+            self._book, budget, self._address, self._receipts.stored, self._own_receipt
+        )
+        self._recount = Recount(self._bench, self._book, self._address, self._now)
         self._workload = Workload(
             self._book, self._judgements, self._receipts, self._address, needed=spec.verification.validators_needed,
             window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
@@ -264,7 +277,7 @@ class ValidatorService:
 
     def _prune(self, now: int) -> None:
         """Forgets what nobody can come back to: no stake answers any more for what was signed so long ago."""
-        self._judgements.prune(now - 2 * self._c.policy.span)
+        self._judgements.prune(now - self._kept_seconds)
         # Dated by this machine, whose clock may be behind the chain's.
         self._transactions.prune(min(self._clock.wall(), now) - 2 * self._c.policy.span)
         self._receipts.prune(now, now - self._c.policy.span)
@@ -370,10 +383,18 @@ class ValidatorService:
                 self._c.chain.domain,
                 rollout=rollout,
                 manifest=None if rollout is None else self._bench.manifest(ref.step),
+                history=judged.history,
             )
             self._evidence.prune(self._is_closed, self._clock.wall())
         except (MurmurationError, OSError) as error:
             log.warning("no evidence is kept: %s", error)
+
+    def _own_receipt(self, submission_id: bytes) -> Receipt | None:
+        """This validator's own word on a submission, shown or not."""
+        judgement = self._judgements.get(submission_id)
+        if judgement is not None:
+            return Receipt.stored(judgement.receipt)
+        return self._receipts.stored(submission_id).get(self._address)
 
     def _is_closed(self, submission_id: bytes) -> bool:
         judgement = self._judgements.get(submission_id)
@@ -399,12 +420,16 @@ class ValidatorService:
             commitment = self._bench.commitment(task.submission)
             plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)
             plan, checked = replace(plan, examined=task.unexamined), Checked()
+            history = self._histories.before(task.submission) if self._histories else None
             try:
-                found = self._bench.judge(commitment, path, plan, now, checked)
+                found = self._bench.judge(commitment, path, plan, now, checked, history)
             finally:
                 task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
+            if found is None:
+                return None
             examined = replace(plan, examined=tuple(checked.examined))
-            return None if found is None else _Judged(commitment, examined, found, checked.near)
+            doubtful = history is not None and history.weigh(checked.summed).is_doubtful
+            return _Judged(commitment, examined, found, checked.near, history, doubtful)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
@@ -431,13 +456,31 @@ class ValidatorService:
             return None
         if judged is None:
             return None
+        if judged.history is not None and judged.is_doubtful and judged.details.outcome == Outcome.ACCEPT:
+            judged = self._recounted(judged, judged.history)
         self._bench.discard(ref.root)
-        return Opinion(judged.details, judged.near)
+        return Opinion(judged.details, judged.near, judged.is_doubtful)
+
+    def _recounted(self, judged: _Judged, history: History) -> _Judged:
+        """The same after a look of one's own at more of what the seat did."""
+        history, d = self._recount.of(history), judged.details
+        this = statistics.decode(d.sums)
+        finding = history.finding(this, d.tokens_checked)
+        if finding is None:
+            return replace(judged, history=history, is_doubtful=history.weigh(this).is_doubtful)
+        context, secret = self._bench.context, judged.plan.secret
+        found = details(context, judged.commitment, finding, d.time, secret=secret, history=history)
+        return replace(judged, details=found, history=history, is_doubtful=False)
 
     def _now(self) -> int:
         """Block time."""
         head = self._book.head
         return head.time if head else 0
+
+
+def _kept(span: int, budget: HistoryBudget | None) -> int:
+    """Seconds for which judgements and receipts are kept: stake answers for them, and sums are made of them."""
+    return max(2 * span, span + budget.days * 86_400 if budget else 0)
 
 
 def _log(d: Details) -> None:

@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS submissions (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS submissions_by_place ON submissions (block, log_index);
 CREATE INDEX IF NOT EXISTS submissions_by_node ON submissions (node, step, sequence);
+CREATE INDEX IF NOT EXISTS submissions_of_node ON submissions (node, block, log_index);
 CREATE INDEX IF NOT EXISTS submissions_by_id ON submissions (id);
 CREATE INDEX IF NOT EXISTS submissions_by_root ON submissions (root);
 CREATE TABLE IF NOT EXISTS events (

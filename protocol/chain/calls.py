@@ -120,7 +120,7 @@ class Calls(Access):
         return Call("challenging submissions", function)
 
     def accuse(self, run: int, ref: SubmissionRef, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
-        """A hard case; bit i of `samples`: sample i is false. `second`: another validator's receipt, as Receipt.on_chain."""
+        """A hard case; bit i of `samples`: sample i is false; 0: none by itself, but the sums over the seat's work. `second`: another validator's receipt, as Receipt.on_chain."""
         return Call("accusing a node", self.court.functions.accuse(run, ref.as_tuple(), samples, evidence, second))
 
     def appeal(self, run: int, seat: str, number: int) -> Call:

@@ -200,11 +200,9 @@ class Case:
     uphold: int
     reject: int
     co_signer: ChecksumAddress
+    hard: bool
     samples: int
-
-    @property
-    def hard(self) -> bool:
-        return self.samples != 0
+    """Of a hard case: those found false; 0: none by itself, but the sums over the seat's work."""
 
 
 @dataclass(frozen=True)

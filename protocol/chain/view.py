@@ -16,6 +16,7 @@
 
     book.submission(id)                       # one indexed read
     book.newest_submissions()                 # lazily, newest first
+    book.submissions_of(seat, place)          # likewise those of one seat before that place
     book.earlier(s, most)                     # how many the node committed to before, counted to `most`
     book.repeats(s)                           # whether the node committed to the same root before
     book.is_sure(s)                           # of the writer: whether that, and s, is more than one endpoint's word
@@ -267,6 +268,16 @@ class View:
         while rows := self.rows(query, (block, index)):
             yield from map(_submission, rows)
             block, index = rows[-1][1:3]
+
+    def submissions_of(self, seat: str, before: tuple[int, int]) -> Iterator[Submission]:
+        """Those of a seat, under all its keys, at earlier places in the chain; newest first, read in pages as they are asked for."""
+        query = (
+            f"{_SUBMISSION} WHERE n.seat = ? AND (s.block, s.log_index) < (?, ?)"
+            f" ORDER BY s.block DESC, s.log_index DESC LIMIT {PAGE}"
+        )
+        while rows := self.rows(query, (seat, *before)):
+            yield from map(_submission, rows)
+            before = rows[-1][1], rows[-1][2]
 
     def count_submissions(self) -> int:
         """Reads the whole table: for reports, not for turns."""

@@ -1,7 +1,7 @@
 """Every cheat we can name, the rule that is to find it, and how gravely. What cannot be told apart says so.
 
 A cheat is a function of a scene and a sequence: it returns a validator's view of a submission made by cheating. One module
-per kind: weights, text, turns, drawing, files, proofs. tests/cheats/test_catalogue.py holds each to what it says here;
+per kind: weights, text, turns, drawing, files, proofs, sums. tests/cheats/test_catalogue.py holds each to what it says here;
 `scripts/bench cheats` measures how often it is found.
 """
 
@@ -45,12 +45,12 @@ class Cheat:
         """Whether this is what the catalogue expects: where values are measured, a graver outcome will do as well."""
         if finding is None or finding.rule not in self.rules:
             return False
-        is_measured = finding.rule in ("computation", "sampling")
+        is_measured = finding.rule in ("computation", "sampling", "history")
         return finding.outcome >= self.outcome if is_measured else finding.outcome == self.outcome
 
 
 _FOUND: dict[str, Cheat] = {}
-_KINDS = ("weights", "text", "turns", "drawing", "files", "proofs")
+_KINDS = ("weights", "text", "turns", "drawing", "files", "proofs", "sums")
 
 
 def cheat(*rules: str, outcome: Outcome = HARD, within: int = 1) -> Callable[[Make], Make]:

@@ -22,6 +22,7 @@ from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from node.judging.candidate import Candidate
+from node.judging.history import Counted
 from protocol import sampling, toploc
 from protocol.environments.assignment import AssignedGroup
 from protocol.identity import Key
@@ -60,6 +61,9 @@ class Scene:
         self._submissions: dict[int, Honest] = {}
         self._spare = TorchEngine("float32")
         self._smaller: SmallerModelEngine | None = None
+        self._summing: Scene | None = None
+        self.counted: dict[str, list[Counted]] = {}
+        """What was measured of a cheat's submissions, in their order."""
 
     @classmethod
     def create(
@@ -82,6 +86,12 @@ class Scene:
         engine.load(published)
         node = Key.from_secret(b"\x07" * 32)  # always the same: whether a cheat is found may depend on what is drawn
         return cls(replace(run, folder=folder, model=published, engine=engine, node=node), older)
+
+    def summing(self, soft: str, hard: str) -> Scene:
+        """The same of a run that judges by sums as well, against this noise."""
+        if self._summing is None:
+            self._summing = Scene(self.run.with_history(soft, hard), self._older)
+        return self._summing
 
     # ---- honest work ---------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from protocol import length_rewards, rollout, sampling, toploc
 from protocol.environments import TaskSet
 from protocol.identity import Key
 from protocol.rollout import RolloutFile, Sample
-from protocol.runspec import Limit, RewardSpec, RunSpec
+from protocol.runspec import HistoryBudget, Limit, RewardSpec, RunSpec
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
@@ -104,6 +104,17 @@ class TinyRun:
         verification = self.spec.verification.model_copy(update={"noise": noise})
         spec = self.spec.model_copy(update={"verification": verification})
         return replace(self, spec=spec, context=replace(self.context, spec=spec))
+
+    def with_history(self, soft: str, hard: str, *, blind: bool = False) -> TinyRun:
+        """One that judges by sums against this noise, of a single seat and with one beginning a year; `blind`: and hardly by single tokens."""
+        run = self.with_noise(soft, hard)
+        update: dict[str, Any] = {"history": HistoryBudget(seats=1, days=366)}
+        if blind:
+            limits = run.spec.verification.sampling
+            all_of_them = {name: Limit(soft="90", hard="99") for name, of in limits if isinstance(of, Limit)}
+            update["sampling"] = limits.model_copy(update=all_of_them)
+        spec = run.spec.model_copy(update={"verification": run.spec.verification.model_copy(update=update)})
+        return replace(run, spec=spec, context=replace(run.context, spec=spec))
 
     def honest(self, step: int = 0, sequence: int = 0, hardware: int = 0) -> Made:
         """An honest submission on disk."""

@@ -74,15 +74,12 @@ class Case:
     deadline: int
     submissions: int
     stage: Stage = Stage.OPEN
+    hard: bool = False
     samples: int = 0
-    """Of a hard case: those found false."""
+    """Of a hard case: those found false; 0: none by itself."""
     co_signer: str | None = None
     appellant: str | None = None
     votes: dict[str, bool] = field(default_factory=dict)
-
-    @property
-    def hard(self) -> bool:
-        return self.samples != 0
 
     @property
     def open(self) -> bool:
@@ -563,7 +560,11 @@ class Model:
         if r.policy.co_signers:
             if second is None or second[0] == by:
                 raise Refused("Denied")
-            co_signer, samples = second[0], samples & second[1]
+            co_signer, both = second[0], samples & second[1]
+            is_common = both != 0 or samples == second[1] == 0
+            samples = both
+        else:
+            is_common = True
         if seat.open_hard == 0:
             for other in seat.submissions:
                 other.safe = other.place == Place.SEAT and r.matured(other, at)
@@ -575,11 +576,11 @@ class Model:
                 self._close(r, seat, submission.case, Stage.UNDECIDED, at)
         if co_signer is not None:
             self._require_party(r, co_signer, submission.time, at)
-        require(samples != 0, "NoCommonSample")
+        require(is_common, "NoCommonSample")
         require((ref, co_signer or by) not in r.charges, "Denied")
         self._require_party(r, by, submission.time, at)
         r.charges[ref, co_signer or by] = len(seat.cases) + 1
-        case = Case(by, submission.time, at + r.policy.appeal, 1, samples=samples, co_signer=co_signer)
+        case = Case(by, submission.time, at + r.policy.appeal, 1, hard=True, samples=samples, co_signer=co_signer)
         self._open(r, seat, at, case, taken)
 
     def appeal(self, by: str, at: int, run: int, node: str, number: int) -> None:

@@ -182,7 +182,7 @@ def test_an_event_that_no_block_holds_is_taken_back(world: World, faulty: Faulty
         return [{**logs[-1], "blockNumber": "0x1", "blockHash": "0x" + "ab" * 32}, *logs]
 
     answers = [invent]
-    faulty.fault = changing(world, lambda logs: answers.pop()(logs) if answers else logs)
+    faulty.fault = changing(world, lambda logs: answers.pop()(logs) if answers and logs else logs)
     book = book_at(world, faulty.url)
     book.poll()
     assert answers == []

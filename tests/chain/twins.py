@@ -510,7 +510,7 @@ def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
 
 
 def _compare_case(run: Run, seat: Seat, number: int, case: Case, seen: tuple[Any, ...]) -> str:
-    challenger, earliest, deadline, stage, submissions, ring, appellant, uphold, reject, co_signer, samples = seen
+    challenger, earliest, deadline, stage, submissions, ring, appellant, uphold, reject, co_signer, hard, samples = seen
     units: Counter[int] = Counter()
     for submission in seat.in_case(number):
         units[run.epoch(submission.time)] += submission.units
@@ -527,6 +527,7 @@ def _compare_case(run: Run, seat: Seat, number: int, case: Case, seen: tuple[Any
         "uphold": (uphold, votes.count(True)),
         "reject": (reject, votes.count(False)),
         "co-signer": (co_signer, _address(case.co_signer)),
+        "hard": (hard, case.hard),
         "samples": (samples, case.samples),
     }
     return _differences(pairs)

@@ -18,10 +18,14 @@ from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.engine import Prompt
 from node.judging.candidate import Candidate, PrefillPlan
+from node.judging.history import Counted, History
 from node.judging.judge import judge
+from protocol.constants import SUM_UNIT
+from protocol.eprocess import Sums
 from protocol.length_rewards import penalty
 from protocol.rollout import Header, Sample
 from protocol.runspec import RewardSpec
+from protocol.statistics import MARGINS_HARD
 from protocol.verdict import Outcome
 
 Tamper = Callable[[TinyRun], Candidate]
@@ -437,3 +441,17 @@ def answers_that_nobody_gave(run: TinyRun) -> Candidate:
     row = max(range(len(rows)), key=lambda r: len(rows[r].turns))
     assert len(rows[row].turns)
     return run.rewrite(made, with_sample(file, row, rows[row]))
+
+
+@rejected_only_by("history", Outcome.HARD)
+def tokens_of_a_cooler_temperature_after_others_like_them(run: TinyRun) -> Candidate:
+    own = run.with_history("0.003", "0.006", blind=True)
+    cooler = own.spec.model_copy(update={"sampling": own.spec.sampling.model_copy(update={"temperature": "0.8"})})
+    context = replace(own.context, spec=cooler)
+    context.__dict__["spec_digest"] = own.spec.digest  # what the file says
+    candidate = own.candidate(replace(own, spec=cooler, context=context).honest())
+    budget = own.spec.verification.history
+    assert budget is not None
+    earlier = {MARGINS_HARD: Sums(8000 * SUM_UNIT, 64000 * SUM_UNIT, SUM_UNIT)}
+    candidate.history = History(budget, 0, [Counted("0" * 64, "", "0" * 64, 1000, earlier, own=True)])
+    return candidate

@@ -104,6 +104,51 @@ def test_sums_that_cannot_be_are_malformed(sums: object) -> None:
         Receipt.parse(canonical.encode(value), DOMAIN, 1)
 
 
+def test_sums_of_more_than_the_tokens_that_were_checked_are_malformed() -> None:
+    def parse(tokens: int, sums: dict[str, list[int]]) -> None:
+        receipt = Receipt.issue(details(tokens_checked=tokens, sums=sums), Key.generate(), DOMAIN)
+        Receipt.parse(receipt.encode(), DOMAIN, 1)
+
+    most = [8 << 20, 64 << 20, 1 << 20]
+    parse(1, {"margins_hard": most})
+    for part in range(3):
+        larger = [*most[:part], most[part] + 8, *most[part + 1 :]]
+        with pytest.raises(Malformed, match="more than 1 tokens"):
+            parse(1, {"margins_hard": larger})
+    parse(1, {"temperature": [1 << 20, 1 << 20, 1 << 20]})
+    with pytest.raises(Malformed, match="more than 1 tokens"):
+        parse(1, {"temperature": [1 << 20, 1 << 20, 2 << 20]})
+
+
+FOUND = {"outcome": 3, "rule": "history", "samples": "0" * 64, "history": "a" * 64}
+
+
+@pytest.mark.parametrize("outcome", [2, 3])
+def test_a_finding_about_the_history_names_it_and_no_sample(outcome: int) -> None:
+    found = Receipt.issue(details(**FOUND | {"outcome": outcome}), Key.generate(), DOMAIN)
+    assert Receipt.parse(found.encode(), DOMAIN, 1).details.history == "a" * 64
+    assert Receipt.stored(found.encode()) == found
+    assert b"history" not in Receipt.issue(details(), Key.generate(), DOMAIN).encode()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": "1".zfill(64)},
+        {"history": ""},
+        {"history": "A" * 64},
+        {"history": "a" * 63},
+        {"rule": "sampling"},
+        {"rule": "sampling", "history": ""},
+        {"outcome": 1, "rule": ""},
+    ],
+    ids=str,
+)
+def test_a_finding_about_the_history_that_contradicts_itself_is_malformed(changes: dict[str, object]) -> None:
+    with pytest.raises(Malformed):
+        Receipt.parse(Receipt.issue(details(**FOUND | changes), Key.generate(), DOMAIN).encode(), DOMAIN, 1)
+
+
 def test_a_forged_receipt_is_refused() -> None:
     receipt = Receipt.issue(details(), Key.generate(), DOMAIN)
     value = json.loads(receipt.encode())

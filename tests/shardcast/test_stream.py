@@ -513,7 +513,9 @@ def test_what_was_fetched_ahead_onto_a_disk_that_fails_while_it_is_ended_is_fetc
     assert node.fetch(manifest) == writer.files
     assert isinstance(node.finish(), DiskFailed)
     assert node.client.statistics.resumed_chunks == 0
-    assert node.client.statistics.bytes_from == {"origin": manifest.total_bytes}
+    assert (
+        node.client.statistics.bytes_from["origin"] >= manifest.total_bytes
+    )  # more: chunks that were on their way when it ended
 
 
 def test_where_a_delta_will_do_nothing_is_fetched_ahead(cast: Cast) -> None:

@@ -41,7 +41,8 @@ interface ICourt {
         uint8 uphold; // votes
         uint8 reject;
         address coSigner; // of a hard case
-        uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: soft
+        bool hard;
+        uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: the sums over the seat's work
     }
 
     /// @notice A submission, as the case that took its units left it: one accused after a soft verdict stays Revoked. Submissions that a
@@ -58,7 +59,7 @@ interface ICourt {
     /// @notice A validator's signed verdict on a submission.
     struct Receipt {
         address validator;
-        uint256 samples; // accepted: those it checked; rejected: those it found false; bit i is sample i of the file
+        uint256 samples; // accepted: those it checked; rejected: those it found false; bit i is sample i of the file. Zero: none by itself
         bytes32 details; // SHA-256 of the receipt's canonical JSON
         bytes signature; // ECDSA over Verdict(run, submission, outcome, samples, details); outcome 1: accept, 2: soft, 3: hard
     }
@@ -165,7 +166,8 @@ interface ICourt {
     /// or in an open soft case. No other case shields it: it leaves an open soft one (which ends when that empties it); a
     /// second hard one stands beside the first; and a soft verdict or an acquittal does not end the matter before the window does.
     /// @param samples Those found false; all ones where the file as a whole is false. Only those that the second validator
-    /// names too count.
+    /// names too count. Zero: no sample is false by itself, and what the seat has done up to this submission is, taken together; then the
+    /// second names none either, and whoever accepted a sample cannot be impeached for it.
     /// @param evidence EIP-712 digest of the challenger's verdict.
     /// @param second Another validator's receipt on the same submission, outcome 3; left aside where the policy asks for none.
     function accuse(

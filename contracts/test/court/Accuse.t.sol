@@ -154,6 +154,40 @@ contract AccuseTest is World {
         assertEq(court.cases(run, nodes[0], 1).samples, 2);
     }
 
+    function test_what_is_false_only_together_names_no_sample() public {
+        IRuns.SubmissionRef memory ref = submit(0, 30);
+        ICourt.Receipt memory summed = coSignatureOf(1, ref, 0);
+        ICourt.Receipt memory single = coSignatureOf(1, ref, 6);
+        vm.startPrank(validators[0]);
+        expectRefusal(ICourt.NoCommonSample.selector);
+        court.accuse(run, ref, 0, EVIDENCE, single);
+        expectRefusal(ICourt.NoCommonSample.selector);
+        court.accuse(run, ref, 6, EVIDENCE, summed);
+        uint256 number = court.accuse(run, ref, 0, EVIDENCE, summed);
+        vm.stopPrank();
+        ICourt.Case memory c = court.cases(run, nodes[0], number);
+        assertTrue(c.hard);
+        assertEq(c.samples, 0);
+        assertEq(c.coSigner, validators[1]);
+        pass(APPEAL);
+        settle(0, number);
+        assertState(ref, ICourt.State.Revoked);
+        assertTrue(runs.seats(run, nodes[0]).role == IRuns.Role.Banned);
+        assertEq(bonds.accounts(operators[0]).active, STAKE - PENALTY);
+    }
+
+    function test_a_second_case_takes_over_from_one_that_names_no_sample() public {
+        IRuns.SubmissionRef memory ref = submit(0, 30);
+        ICourt.Receipt memory summed = coSignatureOf(1, ref, 0);
+        vm.prank(validators[0]);
+        uint256 first = court.accuse(run, ref, 0, EVIDENCE, summed);
+        accuse(2, 3, ref);
+        assertEq(court.cases(run, nodes[0], first).ring >> 64, 0); // it holds no units any more
+        pass(APPEAL);
+        settle(0, first);
+        assertTrue(runs.seats(run, nodes[0]).role == IRuns.Role.Banned);
+    }
+
     function test_a_signature_serves_once() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
         uint256 number = accuse(0, 1, ref);
@@ -172,8 +206,6 @@ contract AccuseTest is World {
         IRuns.SubmissionRef memory ref = submit(0, 1);
         ICourt.Receipt memory none;
         vm.startPrank(validators[0]);
-        expectRefusal(ICourt.NoCommonSample.selector);
-        court.accuse(run, ref, 0, EVIDENCE, none);
         court.accuse(run, ref, 1, EVIDENCE, none);
         assertEq(court.cases(run, nodes[0], 1).coSigner, address(0));
         expectRefusal(Denied.selector, validators[0]);

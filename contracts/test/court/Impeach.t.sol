@@ -146,6 +146,22 @@ contract ImpeachTest is World {
         assertEq(court.impeach(run, ref, number, acceptance(2, 1)), BOND);
     }
 
+    function test_what_was_false_only_together_makes_nobody_a_liar() public {
+        ref = submit(1, 100);
+        ICourt.Receipt memory second = coSignatureOf(1, ref, 0);
+        vm.prank(validators[0]);
+        number = court.accuse(run, ref, 0, EVIDENCE, second);
+        pass(APPEAL);
+        settle(1, number);
+        assertTrue(runs.seats(run, nodes[1]).role == IRuns.Role.Banned);
+        ICourt.Receipt memory all = acceptance(2, type(uint256).max);
+        expectRefusal(ICourt.NoCommonSample.selector);
+        court.impeach(run, ref, number, all);
+        ICourt.Receipt memory none = acceptance(2, 0);
+        expectRefusal(ICourt.NoCommonSample.selector);
+        court.impeach(run, ref, number, none);
+    }
+
     function accuseOf(uint256 samples) internal returns (uint256) {
         ICourt.Receipt memory second = coSignature(1, ref);
         vm.prank(validators[0]);

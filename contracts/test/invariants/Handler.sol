@@ -214,10 +214,12 @@ contract Handler is World {
         if (!some) return submission(seed);
         uint256 w = (seed >> 24) % 5;
         uint256 mask = (seed >> 32) % 4 == 0 ? 1 : type(uint256).max;
+        uint256 named = (seed >> 36) % 4 == 0 ? 0 : 3;
+        if (named == 0 && (seed >> 38) % 4 != 0) mask = 0;
         bytes memory signature = signVerdict(j.run, runs.submissionId(j.run, j.ref), 3, mask, validatorKeys[w]);
         ICourt.Receipt memory second = ICourt.Receipt(validators[w], mask, EVIDENCE, signature);
         verdict(
-            aValidator(seed >> 16), j.run, j.seat, abi.encodeCall(court.accuse, (j.run, j.ref, 3, EVIDENCE, second))
+            aValidator(seed >> 16), j.run, j.seat, abi.encodeCall(court.accuse, (j.run, j.ref, named, EVIDENCE, second))
         );
     }
 
@@ -462,7 +464,7 @@ contract Handler is World {
         for (uint256 i = jobs.length; i > 0; --i) {
             j = jobs[i - 1];
             ICourt.Case memory c = court.cases(j.run, j.seat, runs.submissions(runs.submissionId(j.run, j.ref)).number);
-            if (c.stage == ICourt.Stage.Open && c.samples == 0) return (true, j);
+            if (c.stage == ICourt.Stage.Open && !c.hard) return (true, j);
         }
         return aJob(seed);
     }

@@ -162,7 +162,7 @@ contract InvariantsTest is Test {
                 assertTrue(c.stage != ICourt.Stage.None, "a case is missing");
                 if (c.stage != ICourt.Stage.Open && c.stage != ICourt.Stage.Appealed) continue;
                 ++open;
-                if (c.samples != 0) ++hard;
+                if (c.hard) ++hard;
                 held += c.ring.sum();
                 for (uint256 v; v < 5; ++v) {
                     address who = handler.validator(v);
@@ -328,7 +328,7 @@ contract InvariantsTest is Test {
                 (uint256 run, address seat,) = handler.chairs(k);
                 for (uint256 n = 1; n <= runs.seats(run, seat).cases; ++n) {
                     ICourt.Case memory c = court.cases(run, seat, n);
-                    ++verdicts[uint256(c.stage)][c.samples == 0 ? 0 : 1];
+                    ++verdicts[uint256(c.stage)][c.hard ? 1 : 0];
                 }
             }
             for (uint256 i; i < calls.length; ++i) {

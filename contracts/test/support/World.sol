@@ -325,8 +325,17 @@ abstract contract World is Test {
 
     /// @dev Validator `w`'s own hard verdict on a submission, all samples false.
     function coSignature(uint256 w, IRuns.SubmissionRef memory ref) internal view returns (ICourt.Receipt memory) {
-        bytes memory signature = signVerdict(run, runs.submissionId(run, ref), 3, type(uint256).max, validatorKeys[w]);
-        return ICourt.Receipt(validators[w], type(uint256).max, EVIDENCE, signature);
+        return coSignatureOf(w, ref, type(uint256).max);
+    }
+
+    /// @dev The same of some samples; zero: of none by itself.
+    function coSignatureOf(uint256 w, IRuns.SubmissionRef memory ref, uint256 samples)
+        internal
+        view
+        returns (ICourt.Receipt memory)
+    {
+        bytes memory signature = signVerdict(run, runs.submissionId(run, ref), 3, samples, validatorKeys[w]);
+        return ICourt.Receipt(validators[w], samples, EVIDENCE, signature);
     }
 
     function accuse(uint256 v, uint256 w, IRuns.SubmissionRef memory ref) internal returns (uint256 number) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,14 +14,18 @@ import typer
 from node.contributor import submission_log
 from node.contributor.commands.appeal import find
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
+from node.contributor.standing import CAUSES, WARN, standing
 from node.contributor.submission_log import SubmissionLog
+from protocol import history
 from protocol.chain.types import Role, Seat
+from protocol.shell import spec_file
 from protocol.shell.cli import Json, emit
 from protocol.shell.home import Home, read_json
 from protocol.shell.money import duration, tokens
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
+    from protocol.runspec import RunSpec
 
 _WHAT_NEXT = {
     submission_log.MADE: "node start, if it does not run: it sends what is still to be sent",
@@ -55,16 +60,32 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     account = chain.account(operator)
     status = place.read_status()
     running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
-    history = SubmissionLog(place.data / submission_log.FILE)
-    counts = history.counts()
-    history.close()
+    log = SubmissionLog(place.data / submission_log.FILE)
+    counts = log.counts()
+    sums = _sums(log, spec_file.find(place, chain.spec_digest(run), None), chain.block().time)
+    log.close()
     gas = chain.balance(address)
     return {
         "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
         "open_hard": seat.open_hard, "stake": account.active, "locked": account.locked, "leaving": account.leaving,
         "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
-        "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "next": _next_command(address, seat, running, ready, gas, counts),
+        "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
+        "next": _next_command(address, seat, running, ready, gas, counts),
+    }  # fmt: skip
+
+
+def _sums(log: SubmissionLog, spec: RunSpec | None, now: int) -> dict[str, Any] | None:
+    """How this node stands in the sums over its work; None where the run does not judge by them, or its spec is not here yet. E-values as powers of ten."""
+    budget = spec.verification.history if spec is not None else None
+    if budget is None:
+        return None
+    found = standing(log, budget, now)
+    return {
+        "submissions": found.submissions, "tokens": found.tokens, "soft_share": round(found.soft_share, 3),
+        "hard_share": round(found.hard_share, 3), "log10_evidence": f"{found.evidence.soft / math.log(10):.1f}",
+        "log10_bound": f"{found.bound.soft / math.log(10):.1f}", "begin_anew": history.begins(now, budget) + budget.days * 86_400,
+        "causes": CAUSES if found.soft_share >= WARN else None,
     }  # fmt: skip
 
 
@@ -114,12 +135,23 @@ def _print_status(d: dict[str, Any]) -> None:
         )
         rate = last["operations_per_second"] / 1e12
         typer.echo(f"  challenged {last['answered']} answered, the last {ago} ago: {rate:.3g} int8 TOPS by itself")
+    if d["sums"]:
+        _print_sums(d["sums"])
     typer.echo("\nRewards")
     typer.echo(f"  ready      {tokens(d['ready_units'] * d['reward'])} ({d['ready_units']} units)")
     typer.echo(f"  pending    {tokens(d['pending_units'] * d['reward'])} until the verification window has passed")
     typer.echo(f"  gas money  {d['gas'] / 1e18:.6f} ETH on the node key")
     if d["next"]:
         typer.echo(f"\nnext: {d['next']}")
+
+
+def _print_sums(s: dict[str, Any]) -> None:
+    shares = f"{s['soft_share']:.0%} of what costs pay, {s['hard_share']:.0%} of what costs stake"
+    typer.echo(f"  noise      {shares} ({s['tokens']} tokens of {s['submissions']} submissions were checked)")
+    if s["causes"]:
+        typer.echo(f"             WARNING: noisier than the run's calibration. Possible causes: {s['causes']}.")
+        anew = datetime.fromtimestamp(s["begin_anew"], UTC)
+        typer.echo(f"             The sums begin anew on {anew:%Y-%m-%d %H:%M} UTC.")
 
 
 def submissions(
@@ -136,9 +168,9 @@ def submissions(
     if submission is not None:
         found = [find(place, submission)]
     else:
-        history = SubmissionLog(place.data / submission_log.FILE)
-        found = history.all(most=most)
-        history.close()
+        log = SubmissionLog(place.data / submission_log.FILE)
+        found = log.all(most=most)
+        log.close()
     rows = [
         {
             "submission": s.id.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state,

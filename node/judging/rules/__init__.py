@@ -28,7 +28,7 @@ nothing before `computation` and `sampling` were asked, and they run strangers' 
 CHEAP = tuple(name for name in RULES if name not in verdict.NEEDS_MODEL)
 """Rules that need no model."""
 
-HIDES = frozenset({"conversation", "reward", "computation"})
+HIDES = frozenset({"conversation", "reward", "computation", "sampling"})
 """Rules whose soft findings a cheat can bring about: they decide only where no later rule finds something hard."""
 
 EARLY = tuple(name for name in CHEAP if name not in HIDES)

@@ -1,0 +1,73 @@
+"""How this node stands in the sums that validators keep over its work (docs/rules.md): before it costs anything, and where it did.
+
+Made of the receipts that the node was told of its own submissions. Validators may know others, and weigh their own more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.contributor.submission_log import LoggedSubmission, SubmissionLog
+from node.judging.history import Counted, History
+from protocol import canonical, history, statistics
+from protocol.history import Evidence
+from protocol.runspec import HistoryBudget
+from protocol.verdict import Receipt
+
+WARN = 0.5
+"""Share of the soft bound from which on a node should look for the cause."""
+CAUSES = (
+    "another device, driver, kernel or attention implementation than the run was calibrated with; reduced precision (TF32, FP8) switched on;"
+    " quantised weights or cache; faulty or overclocked memory"
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`evidence` and `bound` are logarithms of e-values."""
+
+    submissions: int
+    tokens: int
+    evidence: Evidence
+    bound: Evidence
+
+    @property
+    def soft_share(self) -> float:
+        """Of the soft bound, 0 where the work speaks for the node."""
+        return max(0.0, self.evidence.soft / self.bound.soft)
+
+    @property
+    def hard_share(self) -> float:
+        return max(0.0, self.evidence.hard / self.bound.hard)
+
+
+def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> Standing:
+    """Of all work since the sums began; `now` in block time."""
+    counted = _counted(log.judged_since(history.begins(now, budget)))
+    evidence = history.evidence(statistics.total(one.sums for one in counted))
+    return Standing(len(counted), sum(one.tokens for one in counted), evidence, history.bounds(budget))
+
+
+def before(log: SubmissionLog, submission: LoggedSubmission, budget: HistoryBudget) -> tuple[History, Counted | None]:
+    """The history of a submission as far as this node knows it, with all of it taken as measured; and what was measured of the submission."""
+    since = history.begins(submission.made_at, budget)
+    earlier = [one for one in log.judged_since(since) if _place(one) < _place(submission)]
+    this = _counted([submission])
+    return History(budget, since, _counted(earlier)), this[0] if this else None
+
+
+def _place(one: LoggedSubmission) -> tuple[int, int, int]:
+    return one.made_at, one.ref.step, one.ref.sequence
+
+
+def _counted(submissions: list[LoggedSubmission]) -> list[Counted]:
+    found = []
+    for one in submissions:
+        receipt = Receipt.stored(one.receipt.encode()) if one.receipt else None
+        if receipt is not None and receipt.details.tokens_checked:
+            d = receipt.details
+            digest = canonical.digest(d.table()).hex()
+            found.append(
+                Counted(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own=True)
+            )
+    return found

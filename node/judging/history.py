@@ -1,0 +1,147 @@
+"""A seat's work up to a submission, as one validator knows it, and what follows from it (protocol/history.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from protocol import canonical, history, statistics
+from protocol.errors import Malformed
+from protocol.history import OWN, Evidence
+from protocol.runspec import HistoryBudget
+from protocol.statistics import SumsByName
+from protocol.verdict import HISTORY, Finding, Outcome
+
+NOWHERE = 0
+"""The samples of a finding that is about no sample by itself."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What counts of an earlier submission: one receipt's sums."""
+
+    submission: str
+    validator: str
+    digest: str
+    """SHA-256 of the receipt's details, as its signature covers them."""
+    tokens: int
+    sums: SumsByName
+    own: bool
+
+    def row(self) -> list[Any]:
+        return [self.submission, self.validator, self.digest, self.tokens, statistics.encode(self.sums), self.own]
+
+    @classmethod
+    def of_row(cls, row: Any) -> Counted:
+        """Raises Malformed."""
+        kinds = (str, str, str, int, dict, bool)
+        if not isinstance(row, list) or [type(value) for value in row] != list(kinds):
+            raise Malformed("the history holds an entry that is none")
+        submission, validator, digest, tokens, sums, own = row
+        statistics.require_form(sums, False)
+        return cls(submission, validator, digest, tokens, statistics.decode(sums), own)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What a seat's work is evidence of, with the submission judged."""
+
+    before: Evidence
+    after: Evidence
+    own: Evidence
+    """Of what this validator measured itself, `after`."""
+    bound: Evidence
+
+    @property
+    def outcome(self) -> Outcome:
+        """A submission that speaks for its seat is not rejected for what others of it were."""
+        if _found(self.before.hard, self.after.hard, self.own.hard, self.bound.hard):
+            return Outcome.HARD
+        return (
+            Outcome.SOFT
+            if _found(self.before.soft, self.after.soft, self.own.soft, self.bound.soft)
+            else Outcome.ACCEPT
+        )
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether another validator may have found the seat without being a liar, though this one does not: it has seen too little itself,
+        or not quite the same receipts, and what it has seen does not speak for the seat."""
+        return self.own.soft > 0 and self.after.soft > self.bound.soft / 2
+
+
+def _found(before: float, after: float, own: float, bound: float) -> bool:
+    return after >= bound and own >= OWN * bound and after > before
+
+
+@dataclass(frozen=True)
+class History:
+    """Of a seat, before the submission judged, in the chain's order. `since` in block time."""
+
+    budget: HistoryBudget
+    since: int
+    counted: Sequence[Counted]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Stands for it in a receipt."""
+        return canonical.digest(self.table())
+
+    def table(self) -> list[Any]:
+        return [self.since, [one.row() for one in self.counted]]
+
+    @classmethod
+    def of_table(cls, table: Any, budget: HistoryBudget) -> History:
+        """Raises Malformed."""
+        if (
+            not isinstance(table, list)
+            or len(table) != 2
+            or type(table[0]) is not int
+            or not isinstance(table[1], list)
+        ):
+            raise Malformed("the history is no list of entries")
+        return cls(budget, table[0], [Counted.of_row(row) for row in table[1]])
+
+    def recounted(self, again: Mapping[str, Counted]) -> History:
+        """With what was measured again of these submissions in place of what counted of them."""
+        return replace(self, counted=[again.get(one.submission, one) for one in self.counted])
+
+    def weigh(self, this: SumsByName) -> Weighed:
+        """With what the submission judged adds."""
+        own = statistics.total(one.sums for one in self.counted if one.own)
+        everything = statistics.total(one.sums for one in self.counted)
+        own_after, everything_after = statistics.total([own, this]), statistics.total([everything, this])
+        return Weighed(
+            history.combined(own, everything),
+            history.combined(own_after, everything_after),
+            history.evidence(own_after),
+            history.bounds(self.budget),
+        )
+
+    def finding(self, this: SumsByName, tokens: int) -> Finding | None:
+        """What there is against the seat, given what the submission judged adds with so many tokens."""
+        weighed = self.weigh(this)
+        if weighed.outcome is Outcome.ACCEPT:
+            return None
+        hard = weighed.outcome is Outcome.HARD
+        after, own, bound = (of.hard if hard else of.soft for of in (weighed.after, weighed.own, weighed.bound))
+        since = datetime.fromtimestamp(self.since, UTC)
+        return Finding(
+            HISTORY,
+            weighed.outcome,
+            _power(after),
+            _power(bound),
+            f"evidence of {len(self.counted) + 1} submissions with {sum(one.tokens for one in self.counted) + tokens} tokens since"
+            f" {since:%Y-%m-%d %H:%M} UTC, {_power(own)} of it this validator's own: honest work in the run's {'hard' if hard else 'soft'} noise"
+            " brings as much once in so many seats",
+            NOWHERE,
+        )  # fmt: skip
+
+
+def _power(log: float) -> str:
+    """An e-value, of its natural logarithm."""
+    return f"10^{log / math.log(10):.1f}"

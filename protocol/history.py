@@ -1,0 +1,83 @@
+"""When the sums over a seat's work decide: what they are evidence of, and how much of it is enough.
+
+A seat's *history* at a submission is what it did up to and including that one since the last multiple of `days` of block time, in the chain's
+order. What counts is what validators measured of it (receipts' `sums`). Of one validator's point of view there are two sums: of what it measured itself, and of
+everything, with others' receipts where it measured nothing. Others may lie, for the seat or against it. So
+
+    evidence = log(½·E(own) + ½·E(all)),
+
+which nobody can lower by more than log 2 below what one has seen oneself, and a finding takes OWN of the bound from E(own) alone: should all others lie, an
+honest seat is found with the probability that e-value has, α^OWN.
+
+Two nulls, and two bounds on the evidence against them: *soft* rejects a submission, *hard* slashes. Each mixes two statistics in equal parts (protocol/statistics.py):
+margins, and on which side of the draw mismatched tokens lie. A bound is the logarithm of
+
+    seats · beginnings a year · VIEWS / probability,
+
+so the probability that the run's spec names holds for all its honest seats, validators and beginnings of a year together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from protocol import eprocess
+from protocol.eprocess import Sums
+from protocol.runspec import HistoryBudget
+from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName
+
+SIDE_SOFT: Final = 0.55
+SIDE_HARD: Final = 0.75
+"""Of mismatched tokens, the most that honest rounding puts on one side of the draw, the higher logit's or the lower's. Its mean is one half by symmetry; what
+is allowed beyond is for devices on which the symmetry does not quite hold. Lower: found sooner, and honest devices may be wronged."""
+VIEWS: Final = 32
+"""Validators and jurors at most that weigh a seat's work, each with sums of its own. More: wrong verdicts are that much likelier."""
+OWN: Final = 0.25
+"""Share of a bound that a validator's own measurements must bear out. Lower: liars among validators are believed; higher: a seat of which each validator
+sees little is found later."""
+
+_DAY = 86_400
+_YEAR_DAYS = 366
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Logarithms of e-values against the soft and the hard null; or, of bounds, what they must reach."""
+
+    soft: float
+    hard: float
+
+
+def evidence(sums: SumsByName) -> Evidence:
+    """Of one set of sums."""
+    sides = sums.get(TEMPERATURE, Sums())
+    return Evidence(
+        eprocess.combined([
+            (0.5, eprocess.excess(sums.get(MARGINS_SOFT, Sums()))), (0.5, eprocess.share_either(sides, SIDE_SOFT)),
+        ]),
+        eprocess.combined([
+            (0.5, eprocess.excess(sums.get(MARGINS_HARD, Sums()))), (0.5, eprocess.share_either(sides, SIDE_HARD)),
+        ]),
+    )  # fmt: skip
+
+
+def combined(own: SumsByName, everything: SumsByName) -> Evidence:
+    """Of what one validator measured itself, and of all that anybody did."""
+    mine, all_of_it = evidence(own), evidence(everything)
+    return Evidence(
+        eprocess.combined([(0.5, mine.soft), (0.5, all_of_it.soft)]),
+        eprocess.combined([(0.5, mine.hard), (0.5, all_of_it.hard)]),
+    )
+
+
+def bounds(budget: HistoryBudget) -> Evidence:
+    """What the evidence must reach."""
+    tries = math.log(budget.seats * math.ceil(_YEAR_DAYS / budget.days) * VIEWS)
+    return Evidence(tries - math.log(float(budget.soft)), tries - math.log(float(budget.hard)))
+
+
+def begins(time: int, budget: HistoryBudget) -> int:
+    """Block time from which on work counts that is summed up to a submission of this time, in seconds."""
+    return time - time % (budget.days * _DAY)

@@ -1,0 +1,201 @@
+"""What follows from a seat's work taken together: who is found, by how much evidence, and whom other validators' lies neither convict nor save."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from node.judging import sums
+from node.judging.evidence import Evidence
+from node.judging.history import Counted, History
+from node.judging.replay import compare, replay
+from node.validator.jury import Opinion, _upholds
+from protocol import canonical, eprocess, history
+from protocol.chain.types import Case, Role
+from protocol.chain.types import Stage as CaseStage
+from protocol.constants import SUM_UNIT as UNIT
+from protocol.eprocess import Sums
+from protocol.errors import HashMismatch
+from protocol.identity import Key
+from protocol.runspec import HistoryBudget, Limit
+from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName
+from protocol.verdict import HISTORY, Outcome
+from tests.node.near_ties import completion
+from tests.node.stage import Panel, Stage, rounds, until
+
+BUDGET = HistoryBudget()
+NOISE = 0.02
+LIMIT = Limit(soft=str(1.5 * NOISE), hard=str(3.2 * NOISE))
+
+
+def work(spread: float, tokens: int, seed: int) -> SumsByName:
+    """What a seat of this logit noise adds with one submission."""
+    return sums.of_completion(completion(np.random.default_rng(seed), spread, tokens), LIMIT)
+
+
+def entry(of: SumsByName, *, own: bool = True, number: int = 0) -> Counted:
+    return Counted(f"{number:064x}", "0x" + "1" * 40, "d" * 64, 2_000, of, own)
+
+
+def judged(counted: list[Counted], this: SumsByName) -> Outcome:
+    return History(BUDGET, 0, counted).weigh(this).outcome
+
+
+def gross(tokens: int) -> SumsByName:
+    return {
+        MARGINS_SOFT: Sums(8 * tokens * UNIT, 64 * tokens * UNIT, UNIT),
+        MARGINS_HARD: Sums(8 * tokens * UNIT, 64 * tokens * UNIT, UNIT),
+    }
+
+
+def blameless(tokens: int) -> SumsByName:
+    return {name: Sums(0, 0, tokens * UNIT) for name in (MARGINS_SOFT, MARGINS_HARD)}
+
+
+HONEST = [work(NOISE, 2_000, seed) for seed in range(10)]
+
+
+@pytest.mark.parametrize(("times", "worst"), [(1.0, Outcome.ACCEPT), (3.0, Outcome.SOFT), (12.0, Outcome.HARD)])
+def test_thrice_the_noise_costs_pay_at_most_and_much_more_the_seat(times: float, worst: Outcome) -> None:
+    counted: list[Counted] = []
+    found = set()
+    for number in range(40):
+        this = work(times * NOISE, 2_000, number)
+        found.add(judged(counted, this))
+        counted.append(entry(this, number=number))
+    assert max(found) == worst
+
+
+def test_liars_among_validators_convict_no_honest_seat() -> None:
+    counted = [entry(of) for of in HONEST] + [entry(gross(10**6), own=False)]
+    weighed = History(BUDGET, 0, counted).weigh(HONEST[0])
+    assert weighed.after.hard > 100 * weighed.bound.hard
+    assert weighed.outcome == Outcome.ACCEPT
+    assert not weighed.is_doubtful
+
+
+def test_accomplices_among_validators_save_no_cheat() -> None:
+    cheating = work(12 * NOISE, 2_000, 1)
+    alone = [entry(work(12 * NOISE, 2_000, seed)) for seed in range(2, 6)]
+    assert judged(alone, cheating) == Outcome.HARD
+    assert judged([*alone, entry(blameless(10**6), own=False)], cheating) == Outcome.HARD
+
+
+def test_what_others_measured_adds_to_what_one_saw_oneself() -> None:
+    seen = [work(6 * NOISE, 2_000, seed) for seed in range(12)]
+    own, others = [entry(of) for of in seen[1:3]], [entry(of, own=False) for of in seen[3:]]
+    assert judged(own, seen[0]) == Outcome.ACCEPT
+    assert judged(own + others, seen[0]) == Outcome.SOFT
+
+
+def test_a_submission_that_speaks_for_its_seat_is_not_rejected_for_what_others_of_it_were() -> None:
+    counted = [entry(work(12 * NOISE, 2_000, seed)) for seed in range(5)]
+    assert judged(counted, HONEST[0]) == Outcome.ACCEPT
+    assert judged(counted, {}) == Outcome.ACCEPT  # nor one that says nothing
+    assert judged(counted, work(12 * NOISE, 2_000, 9)) == Outcome.HARD
+
+
+def test_a_bound_is_the_budget_divided_among_seats_beginnings_and_views() -> None:
+    budget = HistoryBudget(soft="0.001", hard="0.00001", seats=500, days=100)
+    bounds = history.bounds(budget)
+    assert math.exp(bounds.soft) == pytest.approx(500 * 4 * history.VIEWS / 1e-3)
+    assert math.exp(bounds.hard) == pytest.approx(500 * 4 * history.VIEWS / 1e-5)
+    assert history.begins(250 * 86_400 + 7, budget) == 200 * 86_400
+
+
+def test_evidence_mixes_statistics_and_takes_the_largest_of_none() -> None:
+    sided = {TEMPERATURE: Sums.of_trials(60, 60)}
+    assert history.evidence(sided).soft == pytest.approx(
+        math.log(0.5 * 1 + 0.5 * math.exp(eprocess.share_either(sided[TEMPERATURE], history.SIDE_SOFT)))
+    )
+    both = history.combined(sided, blameless(10**6))
+    assert both.soft == pytest.approx(history.evidence(sided).soft - math.log(2), abs=1e-6)
+
+
+def opinion(outcome: Outcome, rule: str, samples: int, *, doubtful: bool = False) -> Opinion:
+    details: Any = type("", (), {"outcome": outcome, "rule": rule, "samples": f"{samples:064x}"})
+    return Opinion(details, 0, doubtful)
+
+
+@pytest.mark.parametrize(
+    ("named", "found", "vote"),
+    [
+        (0, opinion(Outcome.HARD, HISTORY, 0), True),
+        (0, opinion(Outcome.SOFT, HISTORY, 0), None),  # graver than it finds
+        (0, opinion(Outcome.ACCEPT, "", 3), False),
+        (0, opinion(Outcome.ACCEPT, "", 3, doubtful=True), None),
+        (0, opinion(Outcome.HARD, "sampling", 3), None),  # another charge than was brought
+        (3, opinion(Outcome.HARD, HISTORY, 0), None),
+    ],
+)  # fmt: skip
+def test_a_juror_upholds_sums_for_sums_and_rows_for_rows(named: int, found: Opinion, vote: bool | None) -> None:
+    case: Any = type("", (), {"hard": True, "samples": named})
+    assert _upholds(case, [found]) is vote
+
+
+def test_a_doubtful_juror_leaves_a_soft_case_to_others_and_one_good_submission_clears_it() -> None:
+    case: Any = type("", (), {"hard": False, "samples": 0})
+    doubtful, soft = opinion(Outcome.ACCEPT, "", 3, doubtful=True), opinion(Outcome.SOFT, HISTORY, 0)
+    assert _upholds(case, [soft]) is True
+    assert _upholds(case, [soft, doubtful]) is None
+    assert _upholds(case, [soft, doubtful, opinion(Outcome.ACCEPT, "", 3)]) is False
+
+
+# ---- on a chain ------------------------------------------------------------------------------------------------------
+
+
+def make_cooler(stage: Stage) -> None:
+    """From now on what is made is drawn at a lower temperature, told as the run's own, and proved with the run's own weights."""
+    honest = stage.context
+    sampling = honest.spec.sampling.model_copy(update={"temperature": "0.8"})
+    stage.context = replace(honest, spec=honest.spec.model_copy(update={"sampling": sampling}))
+    stage.context.__dict__["spec_digest"] = honest.spec_digest  # cached there
+
+
+def cases(stage: Stage, node: Key) -> list[Case]:
+    chain, run = stage.world.chain, stage.world.run
+    return [chain.case(run, node.address, number + 1) for number in range(chain.seat(run, node.address).cases)]
+
+
+def hard_ones(stage: Stage, node: Key) -> list[Case]:
+    return [case for case in cases(stage, node) if case.hard]
+
+
+@pytest.mark.parametrize("stage", [{"history": ("0.003", "0.006"), "max_per_step": 40, "co_signers": 1}], indirect=True)
+def test_a_cooler_temperature_is_convicted_by_its_sums_and_an_honest_seat_beside_it_is_paid(
+    stage: Stage, panel: Panel
+) -> None:
+    honest, cheat = stage.seated(), stage.seated()
+    services = [panel.seat() for _ in range(2)]
+    stage.publish()
+    for sequence in range(6):
+        stage.submit(honest, stage.make(honest, sequence))
+    make_cooler(stage)
+    for sequence in range(16):
+        stage.submit(cheat, stage.make(cheat, sequence))
+    until(lambda: hard_ones(stage, cheat), *services, within=120, what="an accusation")
+    first = hard_ones(stage, cheat)[0]
+    assert first.samples == 0
+    assert {first.challenger, first.co_signer} == {service._address for service in services}
+    kept = [one for service in services for one in service._evidence.all() if one.receipt.details.history]
+    assert {one.receipt.details.node for one in kept} == {cheat.address}
+    assert {one.receipt.samples for one in kept} == {0}
+    hard = next(one for one in kept if one.receipt.outcome == Outcome.HARD)
+    again = replay(hard, stage.tiny.model)
+    assert [row for row in compare(hard.receipt.details, again) if not row["same"]] == []
+    rounds(*services)
+    stage.world.anvil.advance(services[0]._c.policy.appeal + 1)
+    rounds(*services)
+    assert stage.world.chain.seat(stage.world.run, cheat.address).role == Role.BANNED
+    assert hard_ones(stage, cheat)[0].stage == CaseStage.UPHELD
+    assert cases(stage, honest) == []
+    table = json.loads((hard.folder / "history.json").read_bytes())
+    table[1] = table[1][1:]
+    (hard.folder / "history.json").write_bytes(canonical.encode(table))
+    with pytest.raises(HashMismatch, match="history"):
+        replay(Evidence(hard.folder), stage.tiny.model)
