@@ -46,6 +46,9 @@ that name a larger one."""
 SCORE_MAX: Final = 8.0
 """Times the noise: the margins of a block count for no more in a sum. Changing it breaks: sums of receipts."""
 
+BLOCK_TOKENS: Final = 32
+"""The most tokens of a block of margins. Fewer: what follows from one and the same rounding counts more often. Changing it breaks: sums of receipts."""
+
 SUM_UNIT: Final = 1 << 20
 """Sums are whole numbers in parts of this. Changing it breaks: sums of receipts."""
 

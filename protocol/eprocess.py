@@ -30,7 +30,7 @@ from typing import Final
 
 from protocol.constants import SCORE_MAX, SUM_UNIT
 
-_BETS: Final = tuple(2.0**-k for k in range(1, 13))
+_BETS: Final = (7 / 8, *(2.0**-k for k in range(1, 13)))
 _SHARES: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 15 / 16)  # of the way from the null's probability to 1
 
 

@@ -21,6 +21,7 @@ import math
 
 import numpy as np
 
+from protocol.constants import BLOCK_TOKENS
 from protocol.eprocess import Sums
 from protocol.sampling import Floats, TokenScores
 
@@ -60,14 +61,15 @@ def expected_margins(gaps_TK: Floats, noise: float) -> Floats:
 def excess_margins(scores: TokenScores, noise: float) -> Sums:
     """Margins of one completion against what `noise` explains: Sums of blocks, in units of the noise.
 
-    A block is the longest run of tokens of which margins of at most one noise are expected together. So its end is known before the margin
-    of the token that would be one too many.
+    A block is the longest run of tokens, BLOCK_TOKENS at most, of which margins of at most one noise are expected together. So its end is known
+    before the margin of the token that would be one too many. Where hardly any margin is expected at all, as in float32, a longer block would
+    count several mismatches as one.
     """
     expected = np.cumsum(expected_margins(scores.gaps, noise) / noise)
     starts, at, reached = [], 0, 0.0
     while at < len(expected):
         starts.append(at)
-        at = max(at + 1, int(np.searchsorted(expected, reached + 1, side="right")))
+        at = max(at + 1, min(at + BLOCK_TOKENS, int(np.searchsorted(expected, reached + 1, side="right"))))
         reached = float(expected[at - 1])
     ends = expected[[start - 1 for start in (*starts[1:], len(expected))]]
     margins = np.add.reduceat(scores.margins, starts) / noise

@@ -66,18 +66,11 @@ def _cooler(scene: Scene, sequence: int) -> Candidate:
     return scene.with_completions(sequence, scene.generate(sequence, temperature=0.98))
 
 
-KINDS: dict[str, Make] = {
-    "int8, proved anew": _generated(_degraded("int8")),
-    "fp8, proved anew": _generated(_degraded("fp8")),
-    "int4, proved anew": _generated(_degraded("int4")),
-    "bfloat16, proved anew": _generated(_bfloat16),
-    "temperature 0.98, all along": _cooler,
-}
 for _name, _make, _what, _outcome, _within in (
-    ("int8, proved anew", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", SOFT, 5),
-    ("fp8, proved anew", _generated(_degraded("fp8")), "Weights rounded to float8 e4m3 generate, the right ones prove.", HARD, 5),
+    ("int8, proved anew", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", SOFT, 30),
+    ("fp8, proved anew", _generated(_degraded("fp8")), "Weights rounded to float8 e4m3 generate, the right ones prove.", HARD, 10),
     ("int4, proved anew", _generated(_degraded("int4")), "Weights rounded to 4 bits generate, the right ones prove.", HARD, 3),
-    ("bfloat16, proved anew", _generated(_bfloat16), "The right weights generate in bfloat16 and prove in float32.", HARD, 5),
-    ("temperature 0.98, all along", _cooler, "Drawn at temperature 0.98 in place of the run's 1, in every submission.", HARD, 5),
+    ("bfloat16, proved anew", _generated(_bfloat16), "The right weights generate in bfloat16 and prove in float32.", SOFT, 8),
+    ("temperature 0.98, all along", _cooler, "Drawn at temperature 0.98 in place of the run's 1, in every submission.", HARD, 4),
 ):  # fmt: skip
     add(_hidden(_name, _make), _name, _what, "history", "sampling", outcome=_outcome, within=_within)

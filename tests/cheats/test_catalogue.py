@@ -31,6 +31,11 @@ _OLDEST = 20
 
 
 def is_light(cheat: Cheat) -> bool:
+    """Whether it shows in a few short answers of a policy trained for some steps. Sums take thousands of tokens."""
+    return cheat.kind != "sums" and is_recent(cheat)
+
+
+def is_recent(cheat: Cheat) -> bool:
     return cheat.age is None or (cheat.age[0] <= _OLDEST and cheat.age[1] == DEMO_LR) or cheat.age[0] <= 5
 
 

@@ -87,7 +87,7 @@ def test_accomplices_among_validators_save_no_cheat() -> None:
 
 
 def test_what_others_measured_adds_to_what_one_saw_oneself() -> None:
-    seen = [work(6 * NOISE, 2_000, seed) for seed in range(12)]
+    seen = [work(4 * NOISE, 2_000, seed) for seed in range(12)]
     own, others = [entry(of) for of in seen[1:3]], [entry(of, own=False) for of in seen[3:]]
     assert judged(own, seen[0]) == Outcome.ACCEPT
     assert judged(own + others, seen[0]) == Outcome.SOFT

@@ -94,7 +94,7 @@ def test_an_e_value_is_bounded_by_the_best_bet_on_what_happened() -> None:
         scores, expected = rng.exponential(rng.choice([0.1, 1, 20]), count), rng.uniform(0, 1, count)
         products = [
             np.log1p(bet * np.minimum(scores, SCORE_MAX)).sum() + np.log1p(-bet * expected).sum()
-            for bet in np.geomspace(2**-12, 0.5, 60)
+            for bet in np.geomspace(2**-12, 7 / 8, 60)
         ]
         assert eprocess.excess(Sums.of_blocks(scores, expected)) <= max(products) + 1e-9
 
