@@ -26,6 +26,8 @@ ENGINES = {
 """Those that are built in; a package cannot take their names."""
 BATCH_INVARIANT = ("vllm",)
 """Those that can compute so that results do not depend on the batch, where the device can."""
+ATTENTION = ("torch",)
+"""Those whose attention can be chosen."""
 TENSOR_PARALLEL = ("vllm",)
 """Those that can split a model over several devices."""
 
@@ -59,6 +61,11 @@ def require(settings: EngineSettings, compute_dtype: str) -> Callable[[str, Engi
         raise ConfigError(
             f"engine.tensor_parallel is {settings.tensor_parallel}, and the engine {settings.name!r} computes on one device",
             hint=f"engine.name must be one of: {', '.join(TENSOR_PARALLEL)}",
+        )
+    if settings.attention != "auto" and settings.name not in ATTENTION:
+        raise ConfigError(
+            f"engine.attention is {settings.attention}, and the engine {settings.name!r} has its own attention",
+            hint='leave it "auto"',
         )
     make = maker(settings.name)
     if (check := getattr(make, "require", None)) is not None:

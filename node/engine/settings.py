@@ -36,6 +36,9 @@ class EngineSettings(Settings):
     """GPUs that one model is split over ("vllm" only)."""
     batch_invariant: bool = False
     """Kernels whose results do not depend on what else is in the batch ("vllm" on an NVIDIA GPU of capability 8.0 or above only)."""
+    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    """How attention is computed ("torch" only): by torch's fused kernels ("sdpa", which "auto" takes), or by products and a softmax ("eager"). They round
+    differently; calibrations measure both."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Torch threads on the CPU: a number, or "auto", the cores that nobody uses at the start (or OMP_NUM_THREADS, where it is set)."""
 

@@ -44,6 +44,7 @@ class TorchEngine:
         torch.set_num_threads(settings.thread_count)
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
         self._device = device.named(settings.device)
+        self._attention = "sdpa" if settings.attention == "auto" else settings.attention
         self._most = memory.parse(settings.memory, device.free_bytes(self._device))
         self._aside = device.exact(self._device)
         self._rows_most = memory.rows_most(self._device.type)
@@ -64,7 +65,7 @@ class TorchEngine:
         self._model = None
         if self._built is None:
             model = build_model(folder, self._dtype, self._device)
-            row_attention.install(model, "sdpa")
+            row_attention.install(model, self._attention)
             products.install(model)
             self._built = model
         else:

@@ -37,6 +37,7 @@ CHEATS = "cheats"  # the process that plays all cheats
 MARK = "swarm.json"  # what tells a swarm's folder from any other
 ETH = 10**18
 _NOTHING: Mapping[str, str] = {}
+_OTHERWISE = "validator-1"  # which computes attention in another way than the nodes, as other devices would
 _VLLM = {"MURMUR_ENGINE__NAME": "vllm", "MURMUR_ENGINE__DEVICE": "cpu", "MURMUR_ENGINE__MEMORY": "512MiB"}
 """Of a node that computes with vLLM. What vLLM takes for itself is beside its memory."""
 TOKENS = 10**18
@@ -370,7 +371,8 @@ class Swarm:
         return [node for node in self.nodes if not node.is_cheat]
 
     def start_validator(self, validator: Member) -> None:
-        self.start(validator.name, "validator", "start", "--home", validator.home)
+        environment = {"MURMUR_ENGINE__ATTENTION": "eager"} if validator.name == _OTHERWISE else _NOTHING
+        self.start(validator.name, "validator", "start", "--home", validator.home, environment=environment)
 
 
 def _output(command: subprocess.Popen[str], patience: Patience, shown: str) -> tuple[str, str]:

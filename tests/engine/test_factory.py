@@ -201,6 +201,18 @@ def test_batch_invariance_is_refused_with_the_reason(monkeypatch: pytest.MonkeyP
     vllm_build.require_batch_invariance(on)
 
 
+def test_attention_is_computed_as_the_settings_say_and_only_where_it_can_be_chosen(tiny_run: TinyRun) -> None:
+    found = set()
+    for attention, expected in (("auto", "sdpa"), ("sdpa", "sdpa"), ("eager", "eager")):
+        engine = make_engine(EngineSettings(attention=attention), "float32")
+        engine.load(tiny_run.model)
+        assert engine._model.config._attn_implementation == f"murmuration_{expected}"
+        found.add(engine.prefill([([1, 2, 3, 4, 5], [6, 7, 8] * 9)])[0].numpy().tobytes())
+    assert len(found) == 2
+    with pytest.raises(ConfigError, match="'vllm' has its own attention"):
+        make_engine(EngineSettings(name="vllm", attention="eager"), "float32")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
 def test_a_model_is_split_over_gpus_that_are_there_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="the engine 'torch' computes on one device"):
