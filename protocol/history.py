@@ -78,6 +78,12 @@ def bounds(budget: HistoryBudget) -> Evidence:
     return Evidence(tries - math.log(float(budget.soft)), tries - math.log(float(budget.hard)))
 
 
+def kept_seconds(span: int, budget: HistoryBudget | None) -> int:
+    """How long receipts and what was judged of a seat are kept beyond `span`, the seconds from a submission to the end of its last case: for as long as
+    again, while stake answers for them; and where sums decide, until they have begun anew since."""
+    return max(span, budget.days * _DAY if budget else 0)
+
+
 def begins(time: int, budget: HistoryBudget) -> int:
     """Block time from which on work counts that is summed up to a submission of this time, in seconds."""
     return time - time % (budget.days * _DAY)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from node.contributor import standing
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from node.engine import memory
+from node.judging.candidate import uncovered
+from node.judging.judge import capped
 from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
 from protocol.clock import SYSTEM, Clock
@@ -21,7 +23,7 @@ from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.submission import SubmissionRef
-from protocol.verdict import HISTORY, Finding, Receipt
+from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
 log = logging.getLogger("node")
 
@@ -71,7 +73,7 @@ class Defence:
     def _answer(self, name: str, number: int, case: Case) -> None:
         """Appeals unless every submission of the case is found false: jurors throw a case out that has one submission which passes."""
         refs = cases.submissions(self._c.chain, self._c.run, name, number, case)
-        reason = self._against(refs)
+        reason = self._against(refs, case)
         if reason:
             log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
         else:
@@ -79,12 +81,12 @@ class Defence:
             log.warning("appealed case %d about %d submissions: judged again, they do not all fail", number, len(refs))
         self._done.add(number)
 
-    def _against(self, refs: Sequence[SubmissionRef]) -> str:
+    def _against(self, refs: Sequence[SubmissionRef], case: Case) -> str:
         """Why the node stands by none of these submissions; empty where it stands by one. Raises what keeps it from finding out."""
         reason, unknown = "", None
         for ref in refs:
             try:
-                finding = self._judge_again(ref)
+                finding = self._judge_again(ref, case)
             except Unavailable as error:
                 unknown = error
                 continue
@@ -95,15 +97,15 @@ class Defence:
             raise unknown
         return reason
 
-    def _judge_again(self, ref: SubmissionRef) -> Finding | None:
+    def _judge_again(self, ref: SubmissionRef, case: Case) -> Finding | None:
         submission = self._submissions.get(ref.submission_id(self._c.run))
         if submission is None:
             raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's log")
-        return self._judge(submission) or self._by_sums(submission)
+        return self._judge(submission) or self._by_sums(submission, case)
 
-    def _by_sums(self, submission: LoggedSubmission) -> Finding | None:
+    def _by_sums(self, submission: LoggedSubmission, case: Case) -> Finding | None:
         """What the sums of all receipts say, where they are what the verdict stands on: this machine makes the same rounding errors again, and
-        finds nothing by itself."""
+        finds nothing by itself. None where the case is graver than they are."""
         budget = self._c.spec.verification.history
         if (
             budget is None
@@ -112,4 +114,8 @@ class Defence:
         ):
             return None
         history, this = standing.before(self._submissions, submission, budget)
-        return history.finding(this.sums, this.tokens) if this else None
+        finding = history.finding(this.sums, this.tokens) if this else None
+        finding = capped(
+            finding, uncovered(self._c.spec, self._c.chain.seat(self._c.run, submission.ref.node).hardware)
+        )
+        return None if finding is not None and case.hard and finding.outcome is not Outcome.HARD else finding

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
-from node.judging.history import Counted, History
-from protocol import canonical, history, statistics
+from node.judging.history import Counted, History, counted
+from protocol import history, statistics
 from protocol.history import Evidence
 from protocol.runspec import HistoryBudget
 from protocol.verdict import Receipt
@@ -17,7 +17,7 @@ from protocol.verdict import Receipt
 WARN = 0.5
 """Share of the soft bound from which on a node should look for the cause."""
 CAUSES = (
-    "another device, driver, kernel or attention implementation than the run was calibrated with; reduced precision (TF32, FP8) switched on;"
+    "another temperature or sampler than the run's; another device, driver, kernel or attention implementation than the run was calibrated with; reduced precision (TF32, FP8) switched on;"
     " quantised weights or cache; faulty or overclocked memory"
 )
 
@@ -43,9 +43,9 @@ class Standing:
 
 def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> Standing:
     """Of all work since the sums began; `now` in block time."""
-    counted = _counted(log.judged_since(history.begins(now, budget)))
-    evidence = history.evidence(statistics.total(one.sums for one in counted))
-    return Standing(len(counted), sum(one.tokens for one in counted), evidence, history.bounds(budget))
+    found = _counted(log.judged_since(history.begins(now, budget)))
+    evidence = history.evidence(statistics.total(one.sums for one in found))
+    return Standing(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
 
 
 def before(log: SubmissionLog, submission: LoggedSubmission, budget: HistoryBudget) -> tuple[History, Counted | None]:
@@ -65,9 +65,5 @@ def _counted(submissions: list[LoggedSubmission]) -> list[Counted]:
     for one in submissions:
         receipt = Receipt.stored(one.receipt.encode()) if one.receipt else None
         if receipt is not None and receipt.details.tokens_checked:
-            d = receipt.details
-            digest = canonical.digest(d.table()).hex()
-            found.append(
-                Counted(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own=True)
-            )
+            found.append(counted(receipt, own=True))
     return found

@@ -36,6 +36,7 @@ from protocol.challenge import Int8, Int32
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, PreflightError, TransactionReverted
 from protocol.gossip.messages import HEAD, NEED
+from protocol.history import kept_seconds
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.shell.connection import Connection
@@ -190,7 +191,8 @@ class Worker:
         if seat.open_cases:
             return
         policy, now = self._c.policy, self._c.block_time()
-        self.submissions.prune(now - (policy.window + policy.span), last_place(seat))
+        kept = kept_seconds(policy.window, self._c.spec.verification.history)  # receipts too: the sums are of them
+        self.submissions.prune(now - (kept + policy.span), last_place(seat))
         # Their ages are this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
         before = int(min(self._clock.wall(), now)) - (policy.window + policy.span)
         self._delivery.remove_files(before)

@@ -158,13 +158,8 @@ class Candidate:
 
     @property
     def uncovered(self) -> str | None:
-        """Why the limits tell nothing certain of this seat's work: a hardware class that nobody measured, a model that is not listed.
-        None where they do."""
-        if self.spec.model.unlisted:
-            return "the run's model is not in the list of those that are computed rightly"
-        if self.commitment.hardware not in self.spec.verification.calibrated:
-            return f"hardware class {self.commitment.hardware} is not calibrated"
-        return None
+        """Why the limits tell nothing certain of this seat's work; None where they do."""
+        return uncovered(self.spec, self.commitment.hardware)
 
     @cached_property
     def assigned(self) -> list[AssignedGroup]:
@@ -196,6 +191,15 @@ class Candidate:
             for i in batch:
                 self.checked.see(rows[i], len(self.samples[rows[i]].completion))
             yield {rows[i]: _generated(self.samples[rows[i]], hidden) for i, hidden in batch.items()}
+
+
+def uncovered(spec: RunSpec, hardware: int) -> str | None:
+    """Why a run's limits tell nothing certain of work by this hardware class: nobody measured it, or the model is not listed. None where they do."""
+    if spec.model.unlisted:
+        return "the run's model is not in the list of those that are computed rightly"
+    if hardware not in spec.verification.calibrated:
+        return f"hardware class {hardware} is not calibrated"
+    return None
 
 
 def _generated(sample: Sample, hidden_TH: Tensor) -> Tensor:

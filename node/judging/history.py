@@ -14,7 +14,7 @@ from protocol.errors import Malformed
 from protocol.history import OWN, Evidence
 from protocol.runspec import HistoryBudget
 from protocol.statistics import SumsByName
-from protocol.verdict import HISTORY, Finding, Outcome
+from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
 NOWHERE = 0
 """The samples of a finding that is about no sample by itself."""
@@ -44,6 +44,13 @@ class Counted:
         submission, validator, digest, tokens, sums, own = row
         statistics.require_form(sums, False)
         return cls(submission, validator, digest, tokens, statistics.decode(sums), own)
+
+
+def counted(receipt: Receipt, *, own: bool) -> Counted:
+    """What counts of a submission that this receipt speaks of."""
+    d = receipt.details
+    digest = canonical.digest(d.table()).hex()
+    return Counted(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own)
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,13 @@ class History:
     counted: Sequence[Counted]
 
     @cached_property
+    def _totals(self) -> tuple[SumsByName, SumsByName]:
+        """Of what this validator measured, and of everything."""
+        return statistics.total(one.sums for one in self.counted if one.own), statistics.total(
+            one.sums for one in self.counted
+        )
+
+    @cached_property
     def digest(self) -> bytes:
         """Stands for it in a receipt."""
         return canonical.digest(self.table())
@@ -112,8 +126,7 @@ class History:
 
     def weigh(self, this: SumsByName) -> Weighed:
         """With what the submission judged adds."""
-        own = statistics.total(one.sums for one in self.counted if one.own)
-        everything = statistics.total(one.sums for one in self.counted)
+        own, everything = self._totals
         own_after, everything_after = statistics.total([own, this]), statistics.total([everything, this])
         return Weighed(
             history.combined(own, everything),
@@ -135,9 +148,9 @@ class History:
             weighed.outcome,
             _power(after),
             _power(bound),
-            f"evidence of {len(self.counted) + 1} submissions with {sum(one.tokens for one in self.counted) + tokens} tokens since"
-            f" {since:%Y-%m-%d %H:%M} UTC, {_power(own)} of it this validator's own: honest work in the run's {'hard' if hard else 'soft'} noise"
-            " brings as much once in so many seats",
+            f"{len(self.counted) + 1} submissions with {sum(one.tokens for one in self.counted) + tokens} checked tokens since"
+            f" {since:%Y-%m-%d %H:%M} UTC, as e-values against the run's {'hard' if hard else 'soft'} noise; what this validator measured itself:"
+            f" {_power(own)}",
             NOWHERE,
         )  # fmt: skip
 

@@ -42,14 +42,15 @@ def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding 
     In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises
     whatever keeps a rule from running: then there is no verdict. An engine that runs out of memory is Unavailable.
     """
-    return _capped(candidate, _first(candidate, rules))
+    return capped(_first(candidate, rules), candidate.uncovered)
 
 
-def _capped(c: Candidate, finding: Finding | None) -> Finding | None:
-    """A run may let classes work, or a model in, whose honest work nobody has measured: it pays for it, and slashes nobody."""
-    if finding is None or finding.outcome is not Outcome.HARD or c.uncovered is None:
+def capped(finding: Finding | None, uncovered: str | None) -> Finding | None:
+    """A run may let classes work, or a model in, whose honest work nobody has measured (`uncovered` says why): it pays for it, and slashes
+    nobody."""
+    if finding is None or finding.outcome is not Outcome.HARD or uncovered is None:
         return finding
-    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {c.uncovered}")
+    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {uncovered}")
 
 
 def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:

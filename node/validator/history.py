@@ -6,27 +6,31 @@ tokens, of equals that of the lowest address. Nobody chooses which submissions c
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from node.judging.history import Counted, History
-from protocol import canonical, eprocess, history, statistics
+from node.judging.history import Counted, History, counted
+from protocol import history, statistics
 from protocol.chain.sync import Book
-from protocol.chain.view import Submission, View
+from protocol.chain.view import Submission
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
-from protocol.history import SIDE_SOFT
+from protocol.history import Evidence
 from protocol.runspec import HistoryBudget
-from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE
+from protocol.statistics import TEMPERATURE
 from protocol.verdict import Receipt
 
 ReceiptsOf = Callable[[bytes], Mapping[str, Receipt]]
 """Receipts on a submission, by validator."""
 
 
+_COUNTED_MOST = 1 << 16
+
+
 class Histories:
-    """Of one validator. Each costs one look at every submission of the seat since the sums began."""
+    """Of one validator. What counts of a submission is read once, and again after somebody has spoken on it (`heard`)."""
 
     def __init__(
         self,
@@ -42,17 +46,33 @@ class Histories:
         self._address = address
         self._receipts = receipts
         self._own = own
+        self._counted: OrderedDict[bytes, Counted | None] = OrderedDict()
+        self._began = (-1, -1)  # since when the sums are taken, and a block before that
+
+    def heard(self, submission: bytes) -> None:
+        """Somebody, perhaps this validator, has spoken on a submission."""
+        self._counted.pop(submission, None)
 
     def before(self, submission: Submission) -> History:
         """What the seat had done before a submission. Raises RpcUnavailable where block times have to be asked for."""
         since = history.begins(self._book.time(submission), self._budget)
-        counted = []
-        for earlier in self._book.submissions_of(self._book.seat(submission.node), submission.place):
-            if self._book.time(earlier) < since:
-                break
-            if (receipt := self._chosen(earlier.id)) is not None:
-                counted.append(_counted(receipt, own=receipt.validator == self._address))
-        return History(self._budget, since, counted[::-1])
+        if self._began[0] != since:
+            self._began = since, self._book.block_before(since)
+        earlier = self._book.submissions_of(self._book.seat(submission.node), submission.place, self._began[1])
+        first = bisect_left(earlier, since, key=self._book.time)  # few times are asked for, where the book knows none
+        counted = [self._of(one.id) for one in earlier[first:]]
+        return History(self._budget, since, [one for one in counted if one is not None])
+
+    def _of(self, submission: bytes) -> Counted | None:
+        if submission in self._counted:
+            self._counted.move_to_end(submission)
+            return self._counted[submission]
+        receipt = self._chosen(submission)
+        found = None if receipt is None else counted(receipt, own=receipt.validator == self._address)
+        self._counted[submission] = found
+        if len(self._counted) > _COUNTED_MOST:
+            self._counted.popitem(last=False)
+        return found
 
     def _chosen(self, submission: bytes) -> Receipt | None:
         own = self._own(submission)
@@ -67,12 +87,6 @@ def best(receipts: Iterable[Receipt]) -> Receipt | None:
     return min((receipt for receipt in receipts if receipt.details.tokens_checked), key=_rank, default=None)
 
 
-def _counted(receipt: Receipt, *, own: bool) -> Counted:
-    d = receipt.details
-    digest = canonical.digest(d.table()).hex()
-    return Counted(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own)
-
-
 @dataclass
 class SeatHistory:
     """Of one seat: submissions that a receipt with prefilled rows speaks of, tokens of these rows, and the sums by statistic."""
@@ -82,14 +96,9 @@ class SeatHistory:
     sums: dict[str, Sums] = field(default_factory=dict)
 
     @property
-    def evidence(self) -> dict[str, float]:
-        """Natural logarithm of each e-value."""
-        of = {name: self.sums.get(name, Sums()) for name in statistics.NAMES}
-        return {
-            MARGINS_SOFT: eprocess.excess(of[MARGINS_SOFT]),
-            MARGINS_HARD: eprocess.excess(of[MARGINS_HARD]),
-            TEMPERATURE: eprocess.share_either(of[TEMPERATURE], SIDE_SOFT),
-        }
+    def evidence(self) -> Evidence:
+        """Logarithms of the e-values against the soft and the hard null, of all receipts as if one validator had measured it all."""
+        return history.evidence(self.sums)
 
     @property
     def mismatches(self) -> int:
@@ -102,22 +111,23 @@ class SeatHistory:
         return self.sums.get(TEMPERATURE, Sums()).total // SUM_UNIT
 
 
-def by_seat(receipts: Iterable[Receipt], view: View) -> dict[str, SeatHistory]:
-    """Of all that ever validated in the run, on submissions that are in the book; the seat with the most evidence first."""
-    known, said = view.ever_validated(), defaultdict[bytes, list[Receipt]](list)
+def by_seat(receipts: Iterable[Receipt], book: Book, since: int = 0) -> dict[str, SeatHistory]:
+    """Of all that ever validated in the run, on submissions that are in the book and were made at block time `since` or later; the seat with the
+    most evidence first. Raises RpcUnavailable where block times have to be asked for."""
+    known, said = book.ever_validated(), defaultdict[bytes, list[Receipt]](list)
     for receipt in receipts:
         if receipt.validator in known:
             said[receipt.submission].append(receipt)
     found: dict[str, SeatHistory] = {}
     for submission, of in said.items():
-        entry, chosen = view.submission(submission), best(of)
-        if entry is None or chosen is None:
+        entry, chosen = book.submission(submission), best(of)
+        if entry is None or chosen is None or (since and book.time(entry) < since):
             continue
-        seat = found.setdefault(view.seat(entry.node), SeatHistory())
+        seat = found.setdefault(book.seat(entry.node), SeatHistory())
         seat.submissions += 1
         seat.tokens += chosen.details.tokens_checked
         seat.sums = statistics.total([seat.sums, statistics.decode(chosen.details.sums)])
-    return dict(sorted(found.items(), key=lambda item: (-max(item[1].evidence.values()), item[0])))
+    return dict(sorted(found.items(), key=lambda item: (-item[1].evidence.soft, item[0])))
 
 
 def _rank(receipt: Receipt) -> tuple[int, str]:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from node.engine import EngineSettings
-from node.judging.candidate import Checked, Commitment, PrefillPlan
+from node.judging.candidate import Checked, Commitment, PrefillPlan, uncovered
 from node.judging.equipment import Unfit
 from node.judging.evidence import EvidenceStore
 from node.judging.history import History
-from node.judging.judge import details
+from node.judging.judge import capped, details
 from node.judging.rules import available
 from node.validator import judgement_log as states
 from node.validator.bench import Bench
@@ -41,10 +41,10 @@ from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
 from protocol.gossip.messages import VERDICT
+from protocol.history import kept_seconds
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.retry import Backoff
-from protocol.runspec import HistoryBudget
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
@@ -113,7 +113,7 @@ class ValidatorService:
             connection, self._book, home.data, self._judgements, engine or EngineSettings(), clock=clock
         )
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
-        self._kept_seconds = _kept(policy.span, spec.verification.history)
+        self._kept_seconds = policy.span + kept_seconds(policy.span, spec.verification.history)
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
         self._receipts = ReceiptLog(
@@ -258,6 +258,8 @@ class ValidatorService:
         self._workload.heard(asked, receipts, now)
         for receipt in receipts:
             self._impeachment.heard(receipt)
+            if self._histories:
+                self._histories.heard(receipt.submission)
         self._receipts.forget_news(len(asked), len(receipts))  # only now: an endpoint may have failed meanwhile
 
     def _require_only_copy(self, news: list[Receipt], now: int) -> None:
@@ -350,6 +352,8 @@ class ValidatorService:
                 judged = self._judge_task(task)
             if judged is not None:
                 self._court.take(judged.details, self._book.validators(self._now()), self._receipts)
+                if self._histories:
+                    self._histories.heard(task.id)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error) or isinstance(error, Unfit):
                 raise
@@ -465,7 +469,7 @@ class ValidatorService:
         """The same after a look of one's own at more of what the seat did."""
         history, d = self._recount.of(history), judged.details
         this = statistics.decode(d.sums)
-        finding = history.finding(this, d.tokens_checked)
+        finding = capped(history.finding(this, d.tokens_checked), uncovered(self._c.spec, judged.commitment.hardware))
         if finding is None:
             return replace(judged, history=history, is_doubtful=history.weigh(this).is_doubtful)
         context, secret = self._bench.context, judged.plan.secret
@@ -476,11 +480,6 @@ class ValidatorService:
         """Block time."""
         head = self._book.head
         return head.time if head else 0
-
-
-def _kept(span: int, budget: HistoryBudget | None) -> int:
-    """Seconds for which judgements and receipts are kept: stake answers for them, and sums are made of them."""
-    return max(2 * span, span + budget.days * 86_400 if budget else 0)
 
 
 def _log(d: Details) -> None:

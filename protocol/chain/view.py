@@ -16,7 +16,7 @@
 
     book.submission(id)                       # one indexed read
     book.newest_submissions()                 # lazily, newest first
-    book.submissions_of(seat, place)          # likewise those of one seat before that place
+    book.submissions_of(seat, place)          # all of one seat before that place, oldest first
     book.earlier(s, most)                     # how many the node committed to before, counted to `most`
     book.repeats(s)                           # whether the node committed to the same root before
     book.is_sure(s)                           # of the writer: whether that, and s, is more than one endpoint's word
@@ -269,15 +269,17 @@ class View:
             yield from map(_submission, rows)
             block, index = rows[-1][1:3]
 
-    def submissions_of(self, seat: str, before: tuple[int, int]) -> Iterator[Submission]:
-        """Those of a seat, under all its keys, at earlier places in the chain; newest first, read in pages as they are asked for."""
+    def submissions_of(self, seat: str, before: tuple[int, int], after: int = -1) -> list[Submission]:
+        """Those of a seat, under all its keys, at earlier places in the chain and in later blocks than `after`; oldest first."""
         query = (
-            f"{_SUBMISSION} WHERE n.seat = ? AND (s.block, s.log_index) < (?, ?)"
-            f" ORDER BY s.block DESC, s.log_index DESC LIMIT {PAGE}"
+            f"{_SUBMISSION} WHERE s.node IN (SELECT id FROM nodes WHERE seat = ?)"
+            " AND (s.block, s.log_index) < (?, ?) AND s.block > ? ORDER BY s.block, s.log_index"
         )
-        while rows := self.rows(query, (seat, *before)):
-            yield from map(_submission, rows)
-            before = rows[-1][1], rows[-1][2]
+        return [_submission(row) for row in self.rows(query, (seat, *before, after))]
+
+    def block_before(self, time: int) -> int:
+        """A block that is older than that time, the newest that the book knows; -1 where it knows none. Looks at every block."""
+        return int(self.row("SELECT coalesce(max(number), -1) FROM blocks WHERE time < ?", (time,))[0])
 
     def count_submissions(self) -> int:
         """Reads the whole table: for reports, not for turns."""

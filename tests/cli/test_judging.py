@@ -179,7 +179,7 @@ def test_seats_shows_what_receipts_say_of_each_together(
     shown = console.murmur("validator", "seats", "--home", onlooker)
     (told,) = console.murmur("validator", "seats", "--home", onlooker, "--json").json["seats"]
     assert (told["seat"], told["submissions"], told["mismatches"]) == (node.address, 1, 0)
-    assert float(told["log10_evidence"]["margins_soft"]) <= 0
+    assert float(told["log10_evidence"]["soft"]) <= 0
     assert f"{node.address}  1 submissions, {told['tokens']} tokens prefilled" in shown.out
     assert "0 of 0 mismatched tokens have the higher logit" in shown.out
 

@@ -25,6 +25,7 @@ from protocol.environments.taskfile import path_of
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.exporter import Exporter
 from protocol.gossip.run_gossip import RunGossip
+from protocol.history import kept_seconds
 from protocol.hub.need import SignedNeed
 from protocol.hub.wire import Refused
 from protocol.identity import Key
@@ -229,7 +230,10 @@ class HubService:
         """Forgets what is listed of submissions for which, besides, no validator answers any more, and transactions of that age,
         whose versions are long in the book; whether there is more."""
         transactions.prune(self._now(book) - 2 * policy.span)
-        before = out_of_reach(book, policy, self._spec, self._now(book), spans=2)
+        kept = kept_seconds(
+            policy.span, self._spec.verification.history
+        )  # receipts make the sums of those that come later
+        before = out_of_reach(book, policy, self._spec, self._now(book) + policy.span - kept, spans=2)
         pays = self._settings.vouchers.wei_per_submission > 0
         return before is not None and database.forget_before(int(before), pays=pays, disputed=disputed(book))
 

@@ -17,6 +17,7 @@ from protocol.shell.cli import Json, emit
 
 if TYPE_CHECKING:
     from protocol.chain.sync import Book
+    from protocol.history import Evidence
     from protocol.shell.connection import Connection
     from protocol.verdict import Receipt
 
@@ -60,17 +61,22 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show what all receipts together say of each seat: sums over its work, and how much evidence they are.
 
-    Needs no seat and no password. No verdict follows from it; an e-value above a million is what chance brings once in a million seats.
+    Needs no seat and no password. Where the run judges by sums, those since they last began are shown, beside what the evidence must reach.
+    Each validator weighs its own measurements more, so its verdict may differ.
     """
     from node.validator.history import by_seat
+    from protocol import history
 
     with _all_receipts(home) as (connection, book, receipts):
-        found = by_seat(receipts, book)
-        keeps = connection.spec.verification.noise is not None
+        verification = connection.spec.verification
+        budget, keeps = verification.history, verification.noise is not None
+        since = 0 if budget is None else history.begins(connection.block_time(), budget)
+        found = by_seat(receipts, book, since)
+        bounds = None if budget is None else _powers(history.bounds(budget))
     rows: list[dict[str, Any]] = [
         {
             "seat": seat, "submissions": of.submissions, "tokens": of.tokens, "mismatches": of.mismatches, "higher": of.higher,
-            "log10_evidence": {name: f"{value / math.log(10):.2f}" for name, value in of.evidence.items()},
+            "log10_evidence": _powers(of.evidence),
             "sums": {name: [sums.total, sums.squares, sums.count] for name, sums in of.sums.items()},
         }
         for seat, of in found.items()
@@ -84,14 +90,21 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         for row in rows if keeps else []:
             evidence: dict[str, str] = row["log10_evidence"]
             typer.echo(f"{row['seat']}  {row['submissions']} submissions, {row['tokens']} tokens prefilled")
-            typer.echo(
-                f"  margins      e-value 10^{evidence['margins_soft']} against the soft noise, 10^{evidence['margins_hard']} against the hard"
-            )
-            typer.echo(
-                f"  temperature  e-value 10^{evidence['temperature']}: {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit"
-            )
+            for null in ("soft", "hard"):
+                bound = (
+                    f", {null} from 10^{bounds[null]} on"
+                    if bounds
+                    else "; no verdict follows: the run has no verification.history"
+                )
+                typer.echo(f"  {null}  e-value 10^{evidence[null]}{bound}")
+            typer.echo(f"  {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit")
 
-    emit({"keeps_sums": keeps, "seats": rows}, as_json, text)
+    emit({"keeps_sums": keeps, "since": since, "log10_bounds": bounds, "seats": rows}, as_json, text)
+
+
+def _powers(of: Evidence) -> dict[str, str]:
+    """Decimal powers of e-values, of their natural logarithms."""
+    return {"soft": f"{of.soft / math.log(10):.2f}", "hard": f"{of.hard / math.log(10):.2f}"}
 
 
 @contextmanager
