@@ -1,13 +1,14 @@
 """Judging one submission: the rules in order, the first finding decides, and the receipt that says so.
 
-Two exceptions. After a soft finding of `conversation`, `reward` or `computation` the rules that follow are asked as well, and a hard one
+Two exceptions. After a soft finding of `conversation`, `reward`, `computation` or `sampling` the rules that follow are asked as well, and a hard one
 of theirs counts. A program can be made to say something else tomorrow, and an edited token disturbs a proof just enough to be soft: a
 cheat would hide behind either. And after a hard finding of `computation` in rows that got the prefill `sampling` is asked about the same rows.
 
 Invariant: a hard judgement of some of the rows names nothing but rows that a judgement in full names too, which is hard then. Second
 validators and jurors judge in full, and a case needs rows that both name. So a rule either judges all rows, which is the same for
 everybody, or it is one of the two that judge the drawn ones, and those two add up: whatever either finds hard is named, whatever the
-other finds. Else a row with garbage for proofs would hide one that `sampling` alone convicts.
+other finds. Else a row with garbage for proofs would hide one that `sampling` alone convicts. `history` names no row, and meets only a second finding that
+names none: each validator sums what it knows.
 
 What runs strangers' programs comes last: a node would spend nothing on programs of its own, and its validators hours.
 """

@@ -22,6 +22,7 @@ from protocol.shell import spec_file
 from protocol.shell.cli import Json, emit
 from protocol.shell.home import Home, read_json
 from protocol.shell.money import duration, tokens
+from protocol.verdict import HISTORY
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
@@ -214,7 +215,10 @@ def _print_one(row: dict[str, Any]) -> None:
             typer.echo(
                 f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
             )
-            typer.echo(f"samples   {_samples(int(d['samples'], 16))} of the file, counted from 0")
+            if d["rule"] == HISTORY:
+                typer.echo("samples   none by itself: the seat's work up to this submission, taken together")
+            else:
+                typer.echo(f"samples   {_samples(int(d['samples'], 16))} of the file, counted from 0")
     typer.echo(f"\nnext: {row['next']}")
 
 
