@@ -272,7 +272,7 @@ class View:
     def submissions_of(self, seat: str, before: tuple[int, int], after: int = -1) -> list[Submission]:
         """Those of a seat, under all its keys, at earlier places in the chain and in later blocks than `after`; oldest first."""
         query = (
-            f"{_SUBMISSION} WHERE s.node IN (SELECT id FROM nodes WHERE seat = ?)"
+            f"{_SUBMISSION} WHERE s.node IN (SELECT id FROM nodes WHERE seat = ?)"  # noqa: S608
             " AND (s.block, s.log_index) < (?, ?) AND s.block > ? ORDER BY s.block, s.log_index"
         )
         return [_submission(row) for row in self.rows(query, (seat, *before, after))]
