@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from swarm.tiny_run import TinyRun
 
 from node.judging import sums
+from node.judging.candidate import PrefillPlan
 from node.judging.evidence import Evidence
 from node.judging.history import Counted, History
+from node.judging.judge import details
 from node.judging.replay import compare, replay
 from node.validator.jury import Opinion, _upholds
-from protocol import canonical, eprocess, history
+from node.validator.service import ValidatorService, _Judged
+from protocol import canonical, eprocess, history, statistics
 from protocol.chain.types import Case, Role
 from protocol.chain.types import Stage as CaseStage
 from protocol.constants import SUM_UNIT as UNIT
@@ -144,6 +149,27 @@ def test_a_doubtful_juror_leaves_a_soft_case_to_others_and_one_good_submission_c
     assert _upholds(case, [soft]) is True
     assert _upholds(case, [soft, doubtful]) is None
     assert _upholds(case, [soft, doubtful, opinion(Outcome.ACCEPT, "", 3)]) is False
+
+
+def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(tiny_run: TinyRun) -> None:
+    own = tiny_run.with_history("0.02", "0.04", blind=True)
+    budget = own.spec.verification.history
+    assert budget is not None
+    found = {}
+    for hardware in (0, 1):  # the second is not calibrated
+        candidate = own.candidate(own.honest(hardware=hardware))
+        grossly = History(budget, 0, [entry(gross(200))])
+        this = {name: Sums(8 * UNIT, 64 * UNIT, 0) for name in (MARGINS_HARD, MARGINS_SOFT)}
+        said = replace(details(own.context, candidate.commitment, None, 0), sums=statistics.encode(this), tokens_checked=1000)  # fmt: skip
+        service: Any = SimpleNamespace(
+            _recount=SimpleNamespace(of=lambda history, again=grossly: again), _bench=SimpleNamespace(context=own.context),
+            _c=SimpleNamespace(spec=own.spec),
+        )  # fmt: skip
+        judged = _Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly, True)
+        again = ValidatorService._recounted(service, judged, grossly)
+        case: Any = SimpleNamespace(hard=True, samples=0)
+        found[hardware] = _upholds(case, [Opinion(again.details, 0, again.is_doubtful)])
+    assert found == {0: True, 1: None}
 
 
 # ---- on a chain ------------------------------------------------------------------------------------------------------

@@ -109,3 +109,24 @@ def test_a_node_found_by_its_sums_appeals_unless_they_say_the_same_to_it(stage: 
         eventually(lambda: 1 in worker._defence._done, what="it has looked")
         expected = State.CHALLENGED if is_noisy else State.APPEALED
         assert world.chain.state(world.run, made.ref) == expected
+
+
+@pytest.mark.parametrize(
+    ("stage", "kept"),
+    [({}, False), ({"history": ("0.003", "0.006")}, True)],
+    indirect=["stage"],
+    ids=["without sums", "by sums"],
+)
+def test_a_node_keeps_what_it_is_judged_by(stage: Stage, kept: bool) -> None:
+    """Validators sum for longer than a submission can be disputed."""
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    worker = a_worker(stage, node)
+    policy, now = worker._c.policy, world.chain.block().time
+    old = SubmissionRef(node.address, 0, 0, b"\x01" * 32)
+    worker.submissions.add(old, old.submission_id(world.run), 1, now - policy.window - policy.span - 60)
+    told = receipt(old, BLAMELESS, world.chain.domain, world.run)
+    worker.submissions.advance(old.submission_id(world.run), submission_log.ACCEPTED, receipt=told)
+    worker._tidy(world.chain.seat(world.run, node.address))
+    assert (worker.submissions.get(old.submission_id(world.run)) is not None) == kept
+    worker.close()
