@@ -43,6 +43,10 @@ NOISE_MAX: Final = RIVALS_WITHIN / 3
 """Logits: the largest noise that margins can be compared with; what lies beyond three times as much is left out. Changing it breaks: specs
 that name a larger one."""
 
+NOISE_OF_TEMPERATURE: Final = 0.25
+"""Where sums decide, the hard noise may be this share of the temperature. Above it near ties are denser on one side of the draw than on the other, all the
+more the lower the temperature (at 0 all lie on one), and honest work takes sides. Changing it breaks: specs above it."""
+
 SCORE_MAX: Final = 8.0
 """Times the noise: the margins of a block count for no more in a sum. Changing it breaks: sums of receipts."""
 

@@ -6,13 +6,13 @@ everything, with others' receipts where it measured nothing. Others may lie, for
 
     evidence = log(½·E(own) + ½·E(all)),
 
-which nobody can lower by more than log 2 below what one has seen oneself, and a finding takes OWN of the bound from E(own) alone: should all others lie, an
-honest seat is found with the probability that e-value has, α^OWN.
+which nobody can lower by more than log 2 below what one has seen oneself, and a finding takes OWN of the bound from E(own) alone: where another lies, one
+honest validator finds one honest seat within one period with probability α^OWN at most.
 
 Two nulls, and two bounds on the evidence against them: *soft* rejects a submission, *hard* slashes. Each mixes two statistics in equal parts (protocol/statistics.py):
 margins, and on which side of the draw mismatched tokens lie. A bound is the logarithm of
 
-    seats · beginnings a year · VIEWS / probability,
+    seats · periods that a year touches · VIEWS / probability,
 
 so the probability that the run's spec names holds for all its honest seats, validators and beginnings of a year together.
 """
@@ -63,6 +63,14 @@ def evidence(sums: SumsByName) -> Evidence:
     )  # fmt: skip
 
 
+def by_statistic(sums: SumsByName) -> tuple[float, float]:
+    """Evidence against the soft null by margins, and by sides."""
+    return (
+        eprocess.excess(sums.get(MARGINS_SOFT, Sums())),
+        eprocess.share_either(sums.get(TEMPERATURE, Sums()), SIDE_SOFT),
+    )
+
+
 def combined(own: SumsByName, everything: SumsByName) -> Evidence:
     """Of what one validator measured itself, and of all that anybody did."""
     mine, all_of_it = evidence(own), evidence(everything)
@@ -74,7 +82,8 @@ def combined(own: SumsByName, everything: SumsByName) -> Evidence:
 
 def bounds(budget: HistoryBudget) -> Evidence:
     """What the evidence must reach."""
-    tries = math.log(budget.seats * math.ceil(_YEAR_DAYS / budget.days) * VIEWS)
+    beginnings = math.ceil(_YEAR_DAYS / budget.days) + 1  # a year touches one more period than begin in it
+    tries = math.log(budget.seats * beginnings * VIEWS)
     return Evidence(tries - math.log(float(budget.soft)), tries - math.log(float(budget.hard)))
 
 

@@ -14,7 +14,6 @@ from node.contributor import standing
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from node.engine import memory
 from node.judging.candidate import uncovered
-from node.judging.judge import capped
 from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
 from protocol.clock import SYSTEM, Clock
@@ -105,7 +104,8 @@ class Defence:
 
     def _by_sums(self, submission: LoggedSubmission, case: Case) -> Finding | None:
         """What the sums of all receipts say, where they are what the verdict stands on: this machine makes the same rounding errors again, and
-        finds nothing by itself. None where the case is graver than they are."""
+        finds nothing by itself. By validators that are no party to the case: an accuser's own receipts are no reason not to appeal.
+        None where the case is graver than they are."""
         budget = self._c.spec.verification.history
         if (
             budget is None
@@ -113,9 +113,11 @@ class Defence:
             or Receipt.stored(submission.receipt.encode()).details.rule != HISTORY
         ):
             return None
-        history, this = standing.before(self._submissions, submission, budget)
-        finding = history.finding(this.sums, this.tokens) if this else None
-        finding = capped(
-            finding, uncovered(self._c.spec, self._c.chain.seat(self._c.run, submission.ref.node).hardware)
-        )
-        return None if finding is not None and case.hard and finding.outcome is not Outcome.HARD else finding
+        parties = (case.challenger, case.co_signer)
+        found = standing.up_to(self._submissions, submission, budget, without=parties)
+        hardware = self._c.chain.seat(self._c.run, submission.ref.node).hardware
+        outcome, share = (Outcome.HARD, found.hard_share) if case.hard else (Outcome.SOFT, found.soft_share)
+        if share < 1 or (case.hard and uncovered(self._c.spec, hardware)):
+            return None
+        detail = f"sums of {found.submissions} submissions, by validators that are no party to the case"
+        return Finding(HISTORY, outcome, f"{share:.0%} of the bound", "100%", detail)

@@ -5,10 +5,11 @@ Made of the receipts that the node was told of its own submissions. Validators m
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
-from node.judging.history import Counted, History, counted
+from node.judging.history import Counted, counted
 from protocol import history, statistics
 from protocol.history import Evidence
 from protocol.runspec import HistoryBudget
@@ -48,12 +49,15 @@ def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> Standing:
     return Standing(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
 
 
-def before(log: SubmissionLog, submission: LoggedSubmission, budget: HistoryBudget) -> tuple[History, Counted | None]:
-    """The history of a submission as far as this node knows it, with all of it taken as measured; and what was measured of the submission."""
+def up_to(
+    log: SubmissionLog, submission: LoggedSubmission, budget: HistoryBudget, without: Collection[str] = ()
+) -> Standing:
+    """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness."""
     since = history.begins(submission.made_at, budget)
-    earlier = [one for one in log.judged_since(since) if _place(one) < _place(submission)]
-    this = _counted([submission])
-    return History(budget, since, _counted(earlier)), this[0] if this else None
+    found = _counted([one for one in log.judged_since(since) if _place(one) <= _place(submission)])
+    found = [one for one in found if one.validator not in without]
+    evidence = history.evidence(statistics.total(one.sums for one in found))
+    return Standing(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
 
 
 def _place(one: LoggedSubmission) -> tuple[int, int, int]:

@@ -40,7 +40,7 @@ ROLLOUT, COMMITMENT, SPEC, RECEIPT, MANIFEST, HISTORY = (
 )  # fmt: skip
 
 _COMMITMENT_BYTES_MAX = 1 << 14
-_HISTORY_BYTES_MAX = 1 << 28  # some 400 bytes for each of a seat's submissions of up to a year
+_HISTORY_BYTES_MAX = 1 << 26  # some 350 bytes for each of a seat's submissions
 _KINDS = {
     "chain_id": int, "contract": str, "run": int, "units": int, "beacon": str, "hardware": int, "block_hash": str,
     "repeated": bool, "share": str, "secret": str, "manifest": str,
@@ -137,10 +137,9 @@ class Evidence:
         if budget is None:
             raise Malformed("the receipt is about the seat's history, by which this run does not judge")
         data = self._read(HISTORY, _HISTORY_BYTES_MAX)
-        found = History.of_table(canonical.decode(data, cap=_HISTORY_BYTES_MAX, what=HISTORY), budget)
-        if found.digest.hex() != named:
+        if hashlib.sha256(data).hexdigest() != named:  # of canonical JSON, so before anything is parsed
             raise HashMismatch(f"{self.folder / HISTORY} is not the history that the receipt names")
-        return found
+        return History.of_table(canonical.decode(data, cap=_HISTORY_BYTES_MAX, what=HISTORY), budget)
 
     @property
     def judged_without_weights(self) -> bool:

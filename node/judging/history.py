@@ -10,12 +10,19 @@ from functools import cached_property
 from typing import Any
 
 from protocol import canonical, history, statistics
+from protocol.eprocess import Sums
 from protocol.errors import Malformed
 from protocol.history import OWN, Evidence
 from protocol.runspec import HistoryBudget
-from protocol.statistics import SumsByName
+from protocol.statistics import MARGINS_SOFT, SumsByName
 from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
+ENOUGH_TOKENS = 4_000
+"""Fewer: a juror clears noisy seats by chance, and an honest accuser loses its bond; more: liars' cases against honest seats stay undecided."""
+_WITHIN = (
+    0.75  # of the margins that the soft null expects; honest work of the class's own noise has four ninths of them
+)
+_TIME_MAX = 1 << 37  # block time in seconds: some four thousand years
 NOWHERE = 0
 """The samples of a finding that is about no sample by itself."""
 
@@ -57,32 +64,37 @@ def counted(receipt: Receipt, *, own: bool) -> Counted:
 class Weighed:
     """What a seat's work is evidence of, with the submission judged."""
 
-    before: Evidence
+    adds: bool
+    """Whether the submission raises the evidence of one statistic at least, of what this validator measured itself."""
     after: Evidence
     own: Evidence
     """Of what this validator measured itself, `after`."""
     bound: Evidence
+    own_margins: Sums
+    own_tokens: int
 
     @property
     def outcome(self) -> Outcome:
         """A submission that speaks for its seat is not rejected for what others of it were."""
-        if _found(self.before.hard, self.after.hard, self.own.hard, self.bound.hard):
+        if not self.adds:
+            return Outcome.ACCEPT
+        if _found(self.after.hard, self.own.hard, self.bound.hard):
             return Outcome.HARD
-        return (
-            Outcome.SOFT
-            if _found(self.before.soft, self.after.soft, self.own.soft, self.bound.soft)
-            else Outcome.ACCEPT
-        )
+        return Outcome.SOFT if _found(self.after.soft, self.own.soft, self.bound.soft) else Outcome.ACCEPT
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether another validator may have found the seat without being a liar, though this one does not: it has seen too little itself,
-        or not quite the same receipts, and what it has seen does not speak for the seat."""
-        return self.own.soft > 0 and self.after.soft > self.bound.soft / 2
+    def clears(self) -> bool:
+        """Whether what this validator measured itself is enough to call another's finding wrong: margins within the soft null over ENOUGH_TOKENS. Who has
+        seen less, or knows fewer receipts, only does not find the seat itself."""
+        return (
+            self.own_tokens >= ENOUGH_TOKENS
+            and self.own.soft <= 0
+            and self.own_margins.total <= _WITHIN * self.own_margins.count
+        )
 
 
-def _found(before: float, after: float, own: float, bound: float) -> bool:
-    return after >= bound and own >= OWN * bound and after > before
+def _found(after: float, own: float, bound: float) -> bool:
+    return after >= bound and own >= OWN * bound
 
 
 @dataclass(frozen=True)
@@ -118,21 +130,25 @@ class History:
             or not isinstance(table[1], list)
         ):
             raise Malformed("the history is no list of entries")
+        if not 0 <= table[0] < _TIME_MAX:
+            raise Malformed("the history begins at no possible time")
         return cls(budget, table[0], [Counted.of_row(row) for row in table[1]])
 
     def recounted(self, again: Mapping[str, Counted]) -> History:
         """With what was measured again of these submissions in place of what counted of them."""
         return replace(self, counted=[again.get(one.submission, one) for one in self.counted])
 
-    def weigh(self, this: SumsByName) -> Weighed:
-        """With what the submission judged adds."""
+    def weigh(self, this: SumsByName, tokens: int = 0) -> Weighed:
+        """With what the submission judged adds, with so many tokens."""
         own, everything = self._totals
         own_after, everything_after = statistics.total([own, this]), statistics.total([everything, this])
         return Weighed(
-            history.combined(own, everything),
+            any(new > old for old, new in zip(history.by_statistic(own), history.by_statistic(own_after), strict=True)),
             history.combined(own_after, everything_after),
             history.evidence(own_after),
             history.bounds(self.budget),
+            own_after.get(MARGINS_SOFT, Sums()),
+            sum(one.tokens for one in self.counted if one.own) + tokens,
         )
 
     def finding(self, this: SumsByName, tokens: int) -> Finding | None:

@@ -298,11 +298,17 @@ class Court:
         ref, submission = receipt.details.ref, book.submission(judgement.submission)
         cases = book.cases_of(judgement.submission)
         left = (judgement.judged_at if submission is None else book.time(submission)) + self._c.policy.window - now
-        if book.is_convicted(ref.node) or left <= 0 or (cases and cases[-1].hard):
+        if (
+            book.is_convicted(ref.node)
+            or left <= 0
+            or (cases and cases[-1].hard and self._names_as_much(receipt, cases[-1].name))
+        ):
             return states.CLOSED, None
         if submission is None:
             return states.DECIDED, None  # a reorg took the commitment: it may come back
-        is_accused = any(case.hard for case in book.open_cases(book.seat(ref.node)))
+        is_accused = any(
+            case.hard and self._names_as_much(receipt, case.name) for case in book.open_cases(book.seat(ref.node))
+        )
         if is_accused and left > self._c.policy.window / _LAST_PART:
             return states.DECIDED, None  # that case takes this submission as well, unless it is cleared
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
@@ -311,6 +317,10 @@ class Court:
         _CASES.add(event="accused")
         log.warning("accused %s: rule %s", receipt.details.submission[:12], receipt.details.rule)
         return states.CHALLENGED, _opened(sent)
+
+    def _names_as_much(self, receipt: Receipt, name: CaseName) -> bool:
+        """Whether a hard case names rows where this receipt does. One about the seat's sums names none, and nobody could be impeached by it."""
+        return receipt.samples == NOWHERE or self._case(name).samples != NOWHERE
 
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes submissions of one seat in one case. Those past their window or in a case already are left out by the chain."""

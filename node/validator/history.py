@@ -1,7 +1,8 @@
 """What receipts say of a seat's work together: the history that a submission is judged with, and the same of all seats for whoever looks on.
 
-Receipts of several validators on one submission may be about the same rows, so one counts: this validator's own; where it has none, the one that checked most
-tokens, of equals that of the lowest address. Nobody chooses which submissions count: all of the seat since the chain's time said to begin.
+Receipts of several validators on one submission may be about the same rows, so one counts: this validator's own; where it has none, that of the validator
+first in the submission's line (protocol/rendezvous.py), which follows from its block: nobody takes a place by claiming to have checked more. Nobody
+chooses which submissions count either: all of the seat since the chain's time said to begin.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from node.judging.history import Counted, History, counted
-from protocol import history, statistics
+from protocol import history, rendezvous, statistics
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.constants import SUM_UNIT
@@ -60,31 +61,34 @@ class Histories:
             self._began = since, self._book.block_before(since)
         earlier = self._book.submissions_of(self._book.seat(submission.node), submission.place, self._began[1])
         first = bisect_left(earlier, since, key=self._book.time)  # few times are asked for, where the book knows none
-        counted = [self._of(one.id) for one in earlier[first:]]
+        counted = [self._of(one) for one in earlier[first:]]
         return History(self._budget, since, [one for one in counted if one is not None])
 
-    def _of(self, submission: bytes) -> Counted | None:
-        if submission in self._counted:
-            self._counted.move_to_end(submission)
-            return self._counted[submission]
+    def _of(self, submission: Submission) -> Counted | None:
+        if submission.id in self._counted:
+            self._counted.move_to_end(submission.id)
+            return self._counted[submission.id]
         receipt = self._chosen(submission)
         found = None if receipt is None else counted(receipt, own=receipt.validator == self._address)
-        self._counted[submission] = found
+        self._counted[submission.id] = found
         if len(self._counted) > _COUNTED_MOST:
             self._counted.popitem(last=False)
         return found
 
-    def _chosen(self, submission: bytes) -> Receipt | None:
-        own = self._own(submission)
+    def _chosen(self, submission: Submission) -> Receipt | None:
+        own = self._own(submission.id)
         if own is not None and own.details.tokens_checked:
             return own
-        others = self._receipts(submission)
-        return best(receipt for validator, receipt in others.items() if validator != self._address)
+        others = self._receipts(submission.id)
+        return best([receipt for validator, receipt in others.items() if validator != self._address], submission)
 
 
-def best(receipts: Iterable[Receipt]) -> Receipt | None:
-    """Of receipts of different validators on one submission, the one that counts; None where nobody prefilled any of it."""
-    return min((receipt for receipt in receipts if receipt.details.tokens_checked), key=_rank, default=None)
+def best(receipts: Iterable[Receipt], submission: Submission) -> Receipt | None:
+    """Of receipts of different validators on one submission, the one that counts; None where nobody prefilled any of it. One that
+    claims more tokens than there are counts for nothing."""
+    of = {one.validator: one for one in receipts if 0 < one.details.tokens_checked <= submission.units}
+    line = rendezvous.order(submission.id, submission.block_hash, of)
+    return next((of[validator] for validator in line), None)
 
 
 @dataclass
@@ -120,7 +124,8 @@ def by_seat(receipts: Iterable[Receipt], book: Book, since: int = 0) -> dict[str
             said[receipt.submission].append(receipt)
     found: dict[str, SeatHistory] = {}
     for submission, of in said.items():
-        entry, chosen = book.submission(submission), best(of)
+        entry = book.submission(submission)
+        chosen = None if entry is None else best(of, entry)
         if entry is None or chosen is None or (since and book.time(entry) < since):
             continue
         seat = found.setdefault(book.seat(entry.node), SeatHistory())
@@ -128,7 +133,3 @@ def by_seat(receipts: Iterable[Receipt], book: Book, since: int = 0) -> dict[str
         seat.tokens += chosen.details.tokens_checked
         seat.sums = statistics.total([seat.sums, statistics.decode(chosen.details.sums)])
     return dict(sorted(found.items(), key=lambda item: (-item[1].evidence.soft, item[0])))
-
-
-def _rank(receipt: Receipt) -> tuple[int, str]:
-    return -receipt.details.tokens_checked, receipt.validator.lower()

@@ -38,7 +38,7 @@ class Opinion:
     details: Details
     near: int
     is_doubtful: bool = False
-    """Whether the seat's sums, of which others know more or less, may be another validator's honest finding."""
+    """Whether the case stands on the seat's sums, and this validator has seen too little of its work to call them wrong."""
 
 
 class Jury:
@@ -47,11 +47,11 @@ class Jury:
         connection: Connection,
         book: Book,
         sender: Sender,
-        judge: Callable[[SubmissionRef], Opinion | None],
+        judge: Callable[[SubmissionRef, Case], Opinion | None],
         retry_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`judge` judges a submission in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
+        """`judge` judges a submission of a case in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
         self._c = connection
         self._book = book
         self._sender = sender
@@ -76,7 +76,7 @@ class Jury:
         found = self._found.setdefault(name, {})
         left = [ref for ref in refs if ref not in found]
         if left:
-            judged = self._judge(left[0])
+            judged = self._judge(left[0], case)
             if judged is None:
                 self._backoff.failed(name)
                 return False

@@ -6,6 +6,7 @@ Validators that judge little of a seat have little of their own to go by (node/j
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ log = logging.getLogger("validator")
 
 _MOST = 4
 """Submissions that are looked at again; each costs a judgement in full."""
+_REMEMBERED = 256
 
 
 class Recount:
@@ -28,6 +30,9 @@ class Recount:
         self._view = view
         self._address = address
         self._now = now
+        self._measured_before: OrderedDict[bytes, Checked] = (
+            OrderedDict()
+        )  # a case may list many submissions of one seat
 
     def of(self, history: History) -> History:
         """The same, its newest submissions measured by this validator as far as their versions are here."""
@@ -36,8 +41,11 @@ class Recount:
             submission = self._view.submission(bytes.fromhex(one.submission))
             if submission is None or not self._bench.holds(submission.step):
                 continue
-            checked = self._measured(submission)
+            checked = self._measured_before.get(submission.id) or self._measured(submission)
             if checked is not None:
+                self._measured_before[submission.id] = checked
+                if len(self._measured_before) > _REMEMBERED:
+                    self._measured_before.popitem(last=False)
                 again[one.submission] = replace(
                     one, validator=self._address, own=True, tokens=checked.tokens, sums=checked.summed
                 )

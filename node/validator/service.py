@@ -16,7 +16,7 @@ from node.engine import EngineSettings
 from node.judging.candidate import Checked, Commitment, PrefillPlan, uncovered
 from node.judging.equipment import Unfit
 from node.judging.evidence import EvidenceStore
-from node.judging.history import History
+from node.judging.history import NOWHERE, History
 from node.judging.judge import capped, details
 from node.judging.rules import available
 from node.validator import judgement_log as states
@@ -37,6 +37,7 @@ from node.validator.workload import Workload
 from protocol import metrics, statistics
 from protocol.chain.events import Appealed, Challenged, Settled
 from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.types import Case
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
@@ -49,7 +50,7 @@ from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
 from protocol.submission import SubmissionRef
-from protocol.verdict import Details, Outcome, Receipt
+from protocol.verdict import HISTORY, Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
@@ -80,8 +81,8 @@ class _Judged:
     near: int = 0
     """Rows of which something lies nearer to its hard limit than to its soft one (bits)."""
     history: History | None = None
-    is_doubtful: bool = False
-    """Whether others may see the seat's sums otherwise (node/judging/history.py)."""
+    clears: bool = False
+    """Whether the seat's sums, as far as this validator took them itself, speak for it (node/judging/history.py)."""
 
 
 class ValidatorService:
@@ -432,8 +433,7 @@ class ValidatorService:
             if found is None:
                 return None
             examined = replace(plan, examined=tuple(checked.examined))
-            doubtful = history is not None and history.weigh(checked.summed).is_doubtful
-            return _Judged(commitment, examined, found, checked.near, history, doubtful)
+            return _Judged(commitment, examined, found, checked.near, history)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
@@ -443,7 +443,7 @@ class ValidatorService:
         missing = available.missing(grace)
         return _Judged(commitment, plan, details(self._bench.context, commitment, missing, now, secret=plan.secret))
 
-    def _judge_for_jury(self, ref: SubmissionRef) -> Opinion | None:
+    def _judge_for_jury(self, ref: SubmissionRef, case: Case) -> Opinion | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
         submission = self._book.submission(ref.submission_id(self._c.run))
         if submission is None:
@@ -460,10 +460,18 @@ class ValidatorService:
             return None
         if judged is None:
             return None
-        if judged.history is not None and judged.is_doubtful and judged.details.outcome == Outcome.ACCEPT:
+        by_sums = judged.history is not None and self._is_by_sums(submission.id, case)
+        if judged.history is not None and by_sums and judged.details.outcome == Outcome.ACCEPT:
             judged = self._recounted(judged, judged.history)
         self._bench.discard(ref.root)
-        return Opinion(judged.details, judged.near, judged.is_doubtful)
+        return Opinion(judged.details, judged.near, by_sums and not judged.clears)
+
+    def _is_by_sums(self, submission_id: bytes, case: Case) -> bool:
+        """Whether a case stands on the sums over the seat's work."""
+        if case.hard:
+            return case.samples == NOWHERE
+        said = self._receipts.stored(submission_id).get(case.challenger)
+        return said is not None and said.details.rule == HISTORY
 
     def _recounted(self, judged: _Judged, history: History) -> _Judged:
         """The same after a look of one's own at more of what the seat did."""
@@ -471,10 +479,10 @@ class ValidatorService:
         this = statistics.decode(d.sums)
         finding = capped(history.finding(this, d.tokens_checked), uncovered(self._c.spec, judged.commitment.hardware))
         if finding is None:
-            return replace(judged, history=history, is_doubtful=history.weigh(this).is_doubtful)
+            return replace(judged, history=history, clears=history.weigh(this, d.tokens_checked).clears)
         context, secret = self._bench.context, judged.plan.secret
         found = details(context, judged.commitment, finding, d.time, secret=secret, history=history)
-        return replace(judged, details=found, history=history, is_doubtful=False)
+        return replace(judged, details=found, history=history)
 
     def _now(self) -> int:
         """Block time."""

@@ -44,8 +44,10 @@ def test_sums_add_up_by_seat_and_one_receipt_counts_of_each_submission(stage: St
     for receipt in own:
         said = GROSS if receipt.details.node == second.address else honest
         receipts.append(again(stage, receipt, key, sums=said))
-        receipts.append(again(stage, receipt, other, sums=GROSS, tokens_checked=receipt.details.tokens_checked - 1))
-        receipts.append(again(stage, receipt, Key.generate(), sums=GROSS, tokens_checked=10**6))  # of a stranger
+        receipts.append(
+            again(stage, receipt, other, sums=GROSS, tokens_checked=receipt.details.units + 1)
+        )  # of more than there are
+        receipts.append(again(stage, receipt, Key.generate(), sums=GROSS))  # of a stranger
     book = Book(stage.world.chain, stage.world.run)
     book.poll()
     found = by_seat(receipts, book)

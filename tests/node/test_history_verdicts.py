@@ -81,7 +81,23 @@ def test_liars_among_validators_convict_no_honest_seat() -> None:
     weighed = History(BUDGET, 0, counted).weigh(HONEST[0])
     assert weighed.after.hard > 100 * weighed.bound.hard
     assert weighed.outcome == Outcome.ACCEPT
-    assert not weighed.is_doubtful
+    assert weighed.clears
+
+
+def test_a_juror_calls_a_finding_wrong_by_enough_work_that_it_measured_itself_and_by_nothing_else() -> None:
+    """Who knows the end of a seat's history, or what liars say of it, only does not find the seat."""
+
+    def clears(counted: list[Counted], tokens: int = 2_000) -> bool:
+        return History(BUDGET, 0, counted).weigh(HONEST[0], tokens).clears
+
+    noisy = [entry(work(2.5 * NOISE, 2_000, seed)) for seed in range(4)]
+    silencing = entry(blameless(10**6), own=False)
+    assert clears([entry(of) for of in HONEST[1:4]])
+    assert not clears([])
+    assert not clears([entry(of, own=False) for of in HONEST])
+    assert not clears(noisy)
+    assert not clears([*noisy, silencing])
+    assert not clears([silencing])
 
 
 def test_accomplices_among_validators_save_no_cheat() -> None:
@@ -105,11 +121,23 @@ def test_a_submission_that_speaks_for_its_seat_is_not_rejected_for_what_others_o
     assert judged(counted, work(12 * NOISE, 2_000, 9)) == Outcome.HARD
 
 
+def test_another_validators_word_cannot_make_a_cheat_s_own_evidence_look_like_a_decline() -> None:
+    """One receipt with gross margins outweighs everything: each further submission has less of them, and more of what betrays it."""
+    sided = {
+        MARGINS_SOFT: Sums(2 * UNIT, 2 * UNIT, UNIT),
+        MARGINS_HARD: Sums(UNIT, UNIT, UNIT),
+        TEMPERATURE: Sums.of_trials(12, 12),
+    }
+    counted = [entry(sided) for _ in range(20)]
+    assert judged(counted, sided) == Outcome.HARD
+    assert judged([*counted, entry(gross(1_000), own=False)], sided) == Outcome.HARD
+
+
 def test_a_bound_is_the_budget_divided_among_seats_beginnings_and_views() -> None:
     budget = HistoryBudget(soft="0.001", hard="0.00001", seats=500, days=100)
     bounds = history.bounds(budget)
-    assert math.exp(bounds.soft) == pytest.approx(500 * 4 * history.VIEWS / 1e-3)
-    assert math.exp(bounds.hard) == pytest.approx(500 * 4 * history.VIEWS / 1e-5)
+    assert math.exp(bounds.soft) == pytest.approx(500 * 5 * history.VIEWS / 1e-3)
+    assert math.exp(bounds.hard) == pytest.approx(500 * 5 * history.VIEWS / 1e-5)
     assert history.begins(250 * 86_400 + 7, budget) == 200 * 86_400
 
 
@@ -165,10 +193,10 @@ def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(
             _recount=SimpleNamespace(of=lambda history, again=grossly: again), _bench=SimpleNamespace(context=own.context),
             _c=SimpleNamespace(spec=own.spec),
         )  # fmt: skip
-        judged = _Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly, True)
+        judged = _Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly)
         again = ValidatorService._recounted(service, judged, grossly)
         case: Any = SimpleNamespace(hard=True, samples=0)
-        found[hardware] = _upholds(case, [Opinion(again.details, 0, again.is_doubtful)])
+        found[hardware] = _upholds(case, [Opinion(again.details, 0)])
     assert found == {0: True, 1: None}
 
 

@@ -156,3 +156,27 @@ def test_a_start_looks_back_no_further_than_stakes_answer_however_old_the_run(co
     Impeachment(connection, None, book, receipts, 1.0).turn()  # type: ignore[arg-type]
     assert len(looked) == 2 * SPAN // 10 + 1
     assert book.reads <= 5 * len(looked)
+
+
+@pytest.mark.parametrize("samples", [2**256 - 1, 0], ids=["that names rows", "that names none"])
+def test_a_friend_who_accuses_first_saves_nobody_who_accepted_false_rows(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch, samples: int
+) -> None:
+    """A case about the seat's sums names no row, and nobody could be impeached by it: it shields from none that does."""
+    world, node = stage.world, stage.seated()
+    friend = stage.validator()
+    stage.publish()
+    services = panel.seat(), panel.seat(), panel.seat()
+    made, submission = inflated(stage, node)
+    careless, first, second = in_line(stage, submission, *services)
+    disagrees(careless, monkeypatch)
+    careless._receipts.request(submission, 0)
+    rounds(careless, count=3)
+    world.accuse(friend, made.ref, samples)
+    for service in services:
+        service._receipts.request(submission, 0)
+    rounds(first, second, count=4)
+    world.anvil.advance(world.chain.policy(world.run).appeal + 1)
+    world.sender(friend).send(world.chain.settle(world.run, node.address, 1))
+    rounds(first, second, careless, count=8)
+    assert impeached(stage)

@@ -75,6 +75,24 @@ def test_noise_is_no_measure_of_draws_that_are_cut(tiny_run: TinyRun) -> None:
         RunSpec.model_validate(table)
 
 
+@pytest.mark.parametrize(("temperature", "hard", "is_right"), [("1", "0.25", True), ("1", "0.26", False), ("0.1", "0.05", False), ("0", "0.001", False)])  # fmt: skip
+def test_sums_decide_only_where_noise_is_small_against_the_temperature(
+    tiny_run: TinyRun, temperature: str, hard: str, is_right: bool
+) -> None:
+    """Else honest rounding takes sides: at temperature 0 every mismatch has the lower logit."""
+    table = tiny_run.spec.model_dump(mode="json")
+    table["sampling"]["temperature"] = temperature
+    table["verification"] |= {"noise": {"soft": "0.0005", "hard": hard}, "history": {}}
+    if is_right:
+        assert RunSpec.model_validate(table).verification.history == runspec.HistoryBudget()
+    else:
+        with pytest.raises(ValueError, match="honest work takes sides"):
+            RunSpec.model_validate(table)
+    del table["verification"]["noise"]
+    with pytest.raises(ValueError, match="takes a calibration with noise"):
+        RunSpec.model_validate(table)
+
+
 def test_a_calibrations_noise_becomes_the_specs_where_nothing_is_cut(tmp_path: Path, tiny_run: TinyRun) -> None:
     content = json.loads(files("protocol").joinpath("calibrations/tiny-qwen3-float32-cpu.json").read_text())
     content["limits"]["noise"] = {"soft": "0.003", "hard": "0.006"}
