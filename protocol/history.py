@@ -43,17 +43,17 @@ _YEAR_DAYS = 366
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LogEvidence:
     """Logarithms of e-values against the soft and the hard null; or, of bounds, what they must reach."""
 
     soft: float
     hard: float
 
 
-def evidence(sums: SumsByName) -> Evidence:
+def evidence(sums: SumsByName) -> LogEvidence:
     """Of one set of sums."""
     sides = sums.get(TEMPERATURE, Sums())
-    return Evidence(
+    return LogEvidence(
         eprocess.combined([
             (0.5, eprocess.excess(sums.get(MARGINS_SOFT, Sums()))), (0.5, eprocess.share_either(sides, SIDE_SOFT)),
         ]),
@@ -64,27 +64,27 @@ def evidence(sums: SumsByName) -> Evidence:
 
 
 def by_statistic(sums: SumsByName) -> tuple[float, float]:
-    """Evidence against the soft null by margins, and by sides."""
+    """LogEvidence against the soft null by margins, and by sides."""
     return (
         eprocess.excess(sums.get(MARGINS_SOFT, Sums())),
         eprocess.share_either(sums.get(TEMPERATURE, Sums()), SIDE_SOFT),
     )
 
 
-def combined(own: SumsByName, everything: SumsByName) -> Evidence:
+def combined(own: SumsByName, everything: SumsByName) -> LogEvidence:
     """Of what one validator measured itself, and of all that anybody did."""
     mine, all_of_it = evidence(own), evidence(everything)
-    return Evidence(
+    return LogEvidence(
         eprocess.combined([(0.5, mine.soft), (0.5, all_of_it.soft)]),
         eprocess.combined([(0.5, mine.hard), (0.5, all_of_it.hard)]),
     )
 
 
-def bounds(budget: HistoryBudget) -> Evidence:
+def bounds(budget: HistoryBudget) -> LogEvidence:
     """What the evidence must reach."""
     beginnings = math.ceil(_YEAR_DAYS / budget.days) + 1  # a year touches one more period than begin in it
     tries = math.log(budget.seats * beginnings * VIEWS)
-    return Evidence(tries - math.log(float(budget.soft)), tries - math.log(float(budget.hard)))
+    return LogEvidence(tries - math.log(float(budget.soft)), tries - math.log(float(budget.hard)))
 
 
 def kept_seconds(span: int, budget: HistoryBudget | None) -> int:

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
-from node.judging.history import Counted, counted
+from node.judging.history import CountedReceipt, counted
 from protocol import history, statistics
-from protocol.history import Evidence
+from protocol.history import LogEvidence
 from protocol.runspec import HistoryBudget
 from protocol.verdict import Receipt
 
@@ -24,13 +24,13 @@ CAUSES = (
 
 
 @dataclass(frozen=True)
-class Standing:
+class SeatStanding:
     """`evidence` and `bound` are logarithms of e-values."""
 
     submissions: int
     tokens: int
-    evidence: Evidence
-    bound: Evidence
+    evidence: LogEvidence
+    bound: LogEvidence
 
     @property
     def soft_share(self) -> float:
@@ -42,29 +42,29 @@ class Standing:
         return max(0.0, self.evidence.hard / self.bound.hard)
 
 
-def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> Standing:
+def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> SeatStanding:
     """Of all work since the sums began; `now` in block time."""
     found = _counted(log.judged_since(history.begins(now, budget)))
     evidence = history.evidence(statistics.total(one.sums for one in found))
-    return Standing(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
+    return SeatStanding(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
 
 
 def up_to(
     log: SubmissionLog, submission: LoggedSubmission, budget: HistoryBudget, without: Collection[str] = ()
-) -> Standing:
+) -> SeatStanding:
     """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness."""
     since = history.begins(submission.made_at, budget)
     found = _counted([one for one in log.judged_since(since) if _place(one) <= _place(submission)])
     found = [one for one in found if one.validator not in without]
     evidence = history.evidence(statistics.total(one.sums for one in found))
-    return Standing(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
+    return SeatStanding(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
 
 
 def _place(one: LoggedSubmission) -> tuple[int, int, int]:
     return one.made_at, one.ref.step, one.ref.sequence
 
 
-def _counted(submissions: list[LoggedSubmission]) -> list[Counted]:
+def _counted(submissions: list[LoggedSubmission]) -> list[CountedReceipt]:
     found = []
     for one in submissions:
         receipt = Receipt.stored(one.receipt.encode()) if one.receipt else None

@@ -12,7 +12,7 @@ from typing import Any
 from protocol import canonical, history, statistics
 from protocol.eprocess import Sums
 from protocol.errors import Malformed
-from protocol.history import OWN, Evidence
+from protocol.history import OWN, LogEvidence
 from protocol.runspec import HistoryBudget
 from protocol.statistics import MARGINS_SOFT, SumsByName
 from protocol.verdict import HISTORY, Finding, Outcome, Receipt
@@ -28,7 +28,7 @@ NOWHERE = 0
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedReceipt:
     """What counts of an earlier submission: one receipt's sums."""
 
     submission: str
@@ -43,7 +43,7 @@ class Counted:
         return [self.submission, self.validator, self.digest, self.tokens, statistics.encode(self.sums), self.own]
 
     @classmethod
-    def of_row(cls, row: Any) -> Counted:
+    def of_row(cls, row: Any) -> CountedReceipt:
         """Raises Malformed."""
         kinds = (str, str, str, int, dict, bool)
         if not isinstance(row, list) or [type(value) for value in row] != list(kinds):
@@ -53,11 +53,11 @@ class Counted:
         return cls(submission, validator, digest, tokens, statistics.decode(sums), own)
 
 
-def counted(receipt: Receipt, *, own: bool) -> Counted:
+def counted(receipt: Receipt, *, own: bool) -> CountedReceipt:
     """What counts of a submission that this receipt speaks of."""
     d = receipt.details
     digest = canonical.digest(d.table()).hex()
-    return Counted(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own)
+    return CountedReceipt(d.submission, receipt.validator, digest, d.tokens_checked, statistics.decode(d.sums), own)
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Weighed:
 
     adds: bool
     """Whether the submission raises the evidence of one statistic at least, of what this validator measured itself."""
-    after: Evidence
-    own: Evidence
+    after: LogEvidence
+    own: LogEvidence
     """Of what this validator measured itself, `after`."""
-    bound: Evidence
+    bound: LogEvidence
     own_margins: Sums
     own_tokens: int
 
@@ -103,7 +103,7 @@ class History:
 
     budget: HistoryBudget
     since: int
-    counted: Sequence[Counted]
+    counted: Sequence[CountedReceipt]
 
     @cached_property
     def _totals(self) -> tuple[SumsByName, SumsByName]:
@@ -132,9 +132,9 @@ class History:
             raise Malformed("the history is no list of entries")
         if not 0 <= table[0] < _TIME_MAX:
             raise Malformed("the history begins at no possible time")
-        return cls(budget, table[0], [Counted.of_row(row) for row in table[1]])
+        return cls(budget, table[0], [CountedReceipt.of_row(row) for row in table[1]])
 
-    def recounted(self, again: Mapping[str, Counted]) -> History:
+    def recounted(self, again: Mapping[str, CountedReceipt]) -> History:
         """With what was measured again of these submissions in place of what counted of them."""
         return replace(self, counted=[again.get(one.submission, one) for one in self.counted])
 

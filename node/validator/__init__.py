@@ -8,5 +8,5 @@ impeachment.py  who accepted what was convicted          audit.py          wheth
 challenger.py   matrix challenges of seats               doorbell.py       whether the hub has news, where nothing waits
 commands/       `murmur validator …`                     settings.py       validator.toml
 fetches.py      brings weights, beside the turn          only_copy.py      whether the key works elsewhere
-history.py      what receipts say of each seat together
+history.py      what receipts say of a seat together      recount.py       a juror's own look at more of it
 """

@@ -12,13 +12,13 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from node.judging.history import Counted, History, counted
+from node.judging.history import CountedReceipt, History, counted
 from protocol import history, rendezvous, statistics
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
-from protocol.history import Evidence
+from protocol.history import LogEvidence
 from protocol.runspec import HistoryBudget
 from protocol.statistics import TEMPERATURE
 from protocol.verdict import Receipt
@@ -47,7 +47,7 @@ class Histories:
         self._address = address
         self._receipts = receipts
         self._own = own
-        self._counted: OrderedDict[bytes, Counted | None] = OrderedDict()
+        self._counted: OrderedDict[bytes, CountedReceipt | None] = OrderedDict()
         self._began = (-1, -1)  # since when the sums are taken, and a block before that
 
     def heard(self, submission: bytes) -> None:
@@ -64,7 +64,7 @@ class Histories:
         counted = [self._of(one) for one in earlier[first:]]
         return History(self._budget, since, [one for one in counted if one is not None])
 
-    def _of(self, submission: Submission) -> Counted | None:
+    def _of(self, submission: Submission) -> CountedReceipt | None:
         if submission.id in self._counted:
             self._counted.move_to_end(submission.id)
             return self._counted[submission.id]
@@ -100,7 +100,7 @@ class SeatHistory:
     sums: dict[str, Sums] = field(default_factory=dict)
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> LogEvidence:
         """Logarithms of the e-values against the soft and the hard null, of all receipts as if one validator had measured it all."""
         return history.evidence(self.sums)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from node.judging.candidate import Checked
-from node.judging.history import Counted, History
+from node.judging.history import CountedReceipt, History
 from node.validator.bench import Bench
 from protocol.chain.view import Submission, View
 from protocol.errors import MurmurationError
@@ -36,7 +36,7 @@ class Recount:
 
     def of(self, history: History) -> History:
         """The same, its newest submissions measured by this validator as far as their versions are here."""
-        again: dict[str, Counted] = {}
+        again: dict[str, CountedReceipt] = {}
         for one in history.counted[-_MOST:]:
             submission = self._view.submission(bytes.fromhex(one.submission))
             if submission is None or not self._bench.holds(submission.step):

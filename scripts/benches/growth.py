@@ -31,6 +31,7 @@ from benches.recorded import BATCH, RUN, RUNS
 from node.contributor import submission_log
 from node.contributor.submission_log import SubmissionLog
 from node.judging.candidate import Checked, Commitment, PrefillPlan
+from node.judging.history import History
 from node.judging.judge import details
 from node.validator import judgement_log, service
 from node.validator.judgement_log import Judgement, JudgementLog
@@ -166,7 +167,13 @@ class _Accepting:
         return PrefillPlan(1.0 if in_full else 0.1, bytes(32))
 
     def judge(
-        self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int, checked: Checked | None = None
+        self,
+        commitment: Commitment,
+        path: Path,
+        plan: PrefillPlan,
+        time: int,
+        checked: Checked | None = None,
+        history: History | None = None,
     ) -> Any:
         return details(self.context, commitment, None, time, Checked(255, 8, 8), bytes(32))
 

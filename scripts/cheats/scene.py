@@ -22,7 +22,7 @@ from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from node.judging.candidate import Candidate
-from node.judging.history import Counted
+from node.judging.history import CountedReceipt
 from protocol import sampling, toploc
 from protocol.environments.assignment import AssignedGroup
 from protocol.identity import Key
@@ -62,7 +62,7 @@ class Scene:
         self._spare = TorchEngine("float32")
         self._smaller: SmallerModelEngine | None = None
         self._summing: Scene | None = None
-        self.counted: dict[str, list[Counted]] = {}
+        self.counted: dict[str, list[CountedReceipt]] = {}
         """What was measured of a cheat's submissions, in their order."""
 
     @classmethod

@@ -13,7 +13,7 @@ from cheats.scene import Scene
 from node.engine.degrade import DEGRADATIONS
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate
-from node.judging.history import Counted, History
+from node.judging.history import CountedReceipt, History
 from node.judging.judge import judge
 
 Engine = Callable[[Scene], TorchEngine]
@@ -29,7 +29,9 @@ def judged_with_history(scene: Scene, sequence: int, make: Make, name: str) -> C
         earlier = make(scene, len(counted))
         judge(earlier)
         counted.append(
-            Counted(f"{len(counted):064x}", "", "0" * 64, earlier.checked.tokens, earlier.checked.summed, own=True)
+            CountedReceipt(
+                f"{len(counted):064x}", "", "0" * 64, earlier.checked.tokens, earlier.checked.summed, own=True
+            )
         )
     candidate = make(scene, sequence)
     budget = candidate.spec.verification.history

@@ -18,7 +18,7 @@ from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.engine import Prompt
 from node.judging.candidate import Candidate, PrefillPlan
-from node.judging.history import Counted, History
+from node.judging.history import CountedReceipt, History
 from node.judging.judge import judge
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
@@ -453,5 +453,5 @@ def tokens_of_a_cooler_temperature_after_others_like_them(run: TinyRun) -> Candi
     budget = own.spec.verification.history
     assert budget is not None
     earlier = {MARGINS_HARD: Sums(8000 * SUM_UNIT, 64000 * SUM_UNIT, SUM_UNIT)}
-    candidate.history = History(budget, 0, [Counted("0" * 64, "", "0" * 64, 1000, earlier, own=True)])
+    candidate.history = History(budget, 0, [CountedReceipt("0" * 64, "", "0" * 64, 1000, earlier, own=True)])
     return candidate

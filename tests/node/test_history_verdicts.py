@@ -15,7 +15,7 @@ from swarm.tiny_run import TinyRun
 from node.judging import sums
 from node.judging.candidate import PrefillPlan
 from node.judging.evidence import Evidence
-from node.judging.history import Counted, History
+from node.judging.history import CountedReceipt, History
 from node.judging.judge import details
 from node.judging.replay import compare, replay
 from node.validator.jury import Opinion, _upholds
@@ -43,11 +43,11 @@ def work(spread: float, tokens: int, seed: int) -> SumsByName:
     return sums.of_completion(completion(np.random.default_rng(seed), spread, tokens), LIMIT)
 
 
-def entry(of: SumsByName, *, own: bool = True, number: int = 0) -> Counted:
-    return Counted(f"{number:064x}", "0x" + "1" * 40, "d" * 64, 2_000, of, own)
+def entry(of: SumsByName, *, own: bool = True, number: int = 0) -> CountedReceipt:
+    return CountedReceipt(f"{number:064x}", "0x" + "1" * 40, "d" * 64, 2_000, of, own)
 
 
-def judged(counted: list[Counted], this: SumsByName) -> Outcome:
+def judged(counted: list[CountedReceipt], this: SumsByName) -> Outcome:
     return History(BUDGET, 0, counted).weigh(this).outcome
 
 
@@ -67,7 +67,7 @@ HONEST = [work(NOISE, 2_000, seed) for seed in range(10)]
 
 @pytest.mark.parametrize(("times", "worst"), [(1.0, Outcome.ACCEPT), (3.0, Outcome.SOFT), (12.0, Outcome.HARD)])
 def test_thrice_the_noise_costs_pay_at_most_and_much_more_the_seat(times: float, worst: Outcome) -> None:
-    counted: list[Counted] = []
+    counted: list[CountedReceipt] = []
     found = set()
     for number in range(40):
         this = work(times * NOISE, 2_000, number)
@@ -87,7 +87,7 @@ def test_liars_among_validators_convict_no_honest_seat() -> None:
 def test_a_juror_calls_a_finding_wrong_by_enough_work_that_it_measured_itself_and_by_nothing_else() -> None:
     """Who knows the end of a seat's history, or what liars say of it, only does not find the seat."""
 
-    def clears(counted: list[Counted], tokens: int = 2_000) -> bool:
+    def clears(counted: list[CountedReceipt], tokens: int = 2_000) -> bool:
         return History(BUDGET, 0, counted).weigh(HONEST[0], tokens).clears
 
     noisy = [entry(work(2.5 * NOISE, 2_000, seed)) for seed in range(4)]

@@ -127,6 +127,10 @@ class Scene:
     class policy:
         trainer = TWO.address
 
+    class spec:
+        class verification:
+            history = None
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.hub, self.chain, self.clock = Hub(), Chain(), VirtualClock()

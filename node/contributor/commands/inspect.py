@@ -14,15 +14,12 @@ import typer
 from node.contributor import submission_log
 from node.contributor.commands.appeal import find
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
-from node.contributor.standing import CAUSES, WARN, standing
 from node.contributor.submission_log import SubmissionLog
-from protocol import history
 from protocol.chain.types import Role, Seat
-from protocol.shell import spec_file
+from protocol.errors import VersionMismatch
 from protocol.shell.cli import Json, emit
 from protocol.shell.home import Home, read_json
 from protocol.shell.money import duration, tokens
-from protocol.verdict import HISTORY
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
@@ -63,7 +60,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
-    sums = _sums(log, spec_file.find(place, chain.spec_digest(run), None), chain.block().time)
+    sums = _sums(log, _kept_spec(place, chain, run), chain.block().time)
     log.close()
     gas = chain.balance(address)
     return {
@@ -76,8 +73,21 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _kept_spec(place: Home, chain: Chain, run: int) -> RunSpec | None:
+    """The run's spec, where an earlier start has kept it; None also of one that this version cannot read: the status is told all the same."""
+    from protocol.shell import spec_file
+
+    try:
+        return spec_file.find(place, chain.spec_digest(run), None)
+    except VersionMismatch:
+        return None
+
+
 def _sums(log: SubmissionLog, spec: RunSpec | None, now: int) -> dict[str, Any] | None:
     """How this node stands in the sums over its work; None where the run does not judge by them, or its spec is not here yet. E-values as powers of ten."""
+    from node.contributor.standing import CAUSES, WARN, standing
+    from protocol import history
+
     budget = spec.verification.history if spec is not None else None
     if budget is None:
         return None
@@ -215,7 +225,7 @@ def _print_one(row: dict[str, Any]) -> None:
             typer.echo(
                 f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
             )
-            if d["rule"] == HISTORY:
+            if d["rule"] == "history":
                 typer.echo("samples   none by itself: the seat's work up to this submission, taken together")
             else:
                 typer.echo(f"samples   {_samples(int(d['samples'], 16))} of the file, counted from 0")

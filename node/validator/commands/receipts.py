@@ -17,7 +17,7 @@ from protocol.shell.cli import Json, emit
 
 if TYPE_CHECKING:
     from protocol.chain.sync import Book
-    from protocol.history import Evidence
+    from protocol.history import LogEvidence
     from protocol.shell.connection import Connection
     from protocol.verdict import Receipt
 
@@ -102,7 +102,7 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     emit({"keeps_sums": keeps, "since": since, "log10_bounds": bounds, "seats": rows}, as_json, text)
 
 
-def _powers(of: Evidence) -> dict[str, str]:
+def _powers(of: LogEvidence) -> dict[str, str]:
     """Decimal powers of e-values, of their natural logarithms."""
     return {"soft": f"{of.soft / math.log(10):.2f}", "hard": f"{of.hard / math.log(10):.2f}"}
 
