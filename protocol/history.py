@@ -29,6 +29,7 @@ from protocol.runspec import HistoryBudget
 from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName
 
 SIDE_SOFT: Final = 0.55
+"""As SIDE_HARD, of the soft null."""
 SIDE_HARD: Final = 0.75
 """Of mismatched tokens, the most that honest rounding puts on one side of the draw, the higher logit's or the lower's. Its mean is one half by symmetry; what
 is allowed beyond is for devices on which the symmetry does not quite hold. Lower: found sooner, and honest devices may be wronged."""
@@ -50,25 +51,25 @@ class LogEvidence:
     hard: float
 
 
+def by_statistic(sums: SumsByName, margins: str, side: float) -> tuple[float, float]:
+    """Logarithms of the e-values of one null: by margins, and by the sides of mismatched tokens."""
+    return eprocess.excess(sums.get(margins, Sums())), eprocess.share_either(sums.get(TEMPERATURE, Sums()), side)
+
+
+def adds(before: SumsByName, after: SumsByName) -> bool:
+    """Whether a statistic has more evidence against the soft null `after` than `before`. Of the mixture it would be asked in vain: what dominates it may fall
+    while another rises."""
+    was, is_now = (by_statistic(sums, MARGINS_SOFT, SIDE_SOFT) for sums in (before, after))
+    return any(new > old for old, new in zip(was, is_now, strict=True))
+
+
 def evidence(sums: SumsByName) -> LogEvidence:
     """Of one set of sums."""
-    sides = sums.get(TEMPERATURE, Sums())
-    return LogEvidence(
-        eprocess.combined([
-            (0.5, eprocess.excess(sums.get(MARGINS_SOFT, Sums()))), (0.5, eprocess.share_either(sides, SIDE_SOFT)),
-        ]),
-        eprocess.combined([
-            (0.5, eprocess.excess(sums.get(MARGINS_HARD, Sums()))), (0.5, eprocess.share_either(sides, SIDE_HARD)),
-        ]),
-    )  # fmt: skip
-
-
-def by_statistic(sums: SumsByName) -> tuple[float, float]:
-    """LogEvidence against the soft null by margins, and by sides."""
-    return (
-        eprocess.excess(sums.get(MARGINS_SOFT, Sums())),
-        eprocess.share_either(sums.get(TEMPERATURE, Sums()), SIDE_SOFT),
+    soft, hard = (
+        eprocess.combined([(0.5, part) for part in by_statistic(sums, margins, side)])
+        for margins, side in ((MARGINS_SOFT, SIDE_SOFT), (MARGINS_HARD, SIDE_HARD))
     )
+    return LogEvidence(soft, hard)
 
 
 def combined(own: SumsByName, everything: SumsByName) -> LogEvidence:

@@ -19,9 +19,8 @@ from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
 ENOUGH_TOKENS = 4_000
 """Fewer: a juror clears noisy seats by chance, and an honest accuser loses its bond; more: liars' cases against honest seats stay undecided."""
-_WITHIN = (
-    0.75  # of the margins that the soft null expects; honest work of the class's own noise has four ninths of them
-)
+# Of the margins that the soft null expects; honest work of the class's own noise has four ninths of them.
+_WITHIN = 0.75
 _TIME_MAX = 1 << 37  # block time in seconds: some four thousand years
 NOWHERE = 0
 """The samples of a finding that is about no sample by itself."""
@@ -143,7 +142,7 @@ class History:
         own, everything = self._totals
         own_after, everything_after = statistics.total([own, this]), statistics.total([everything, this])
         return Weighed(
-            any(new > old for old, new in zip(history.by_statistic(own), history.by_statistic(own_after), strict=True)),
+            history.adds(own, own_after),
             history.combined(own_after, everything_after),
             history.evidence(own_after),
             history.bounds(self.budget),

@@ -2,8 +2,9 @@
 
 A juror judges all submissions of the case in full, by itself, and votes on the case as it was brought. A hard case names rows, and whoever
 vouched for one of them loses a bond with the conviction. So a juror upholds where it finds one of them hard, and none of them to be what an honest
-validator may have accepted. A case without rows is about the seat's sums, which each juror takes of what it knows: it votes on them as on anything
-else, but leaves the vote to others where it has seen too little to tell. It need not find all hard: a cheat could put values at a limit, which lie beyond it for some devices and not for others.
+validator may have accepted. It need not find all hard: a cheat could put values at a limit, which lie beyond it for some devices and not for others.
+
+A case without rows is about the seat's sums, which each juror takes of what it knows. One that has measured too little itself does not vote.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ class Recount:
         self._view = view
         self._address = address
         self._now = now
-        self._measured_before: OrderedDict[bytes, Checked] = (
-            OrderedDict()
-        )  # a case may list many submissions of one seat
+        # A case may list many submissions of one seat.
+        self._measured_before: OrderedDict[bytes, Checked] = OrderedDict()
 
     def of(self, history: History) -> History:
         """The same, its newest submissions measured by this validator as far as their versions are here."""
