@@ -9,8 +9,8 @@ everything, with others' receipts where it measured nothing. Others may lie, for
 which nobody can lower by more than log 2 below what one has seen oneself, and a finding takes OWN of the bound from E(own) alone: where another lies, one
 honest validator finds one honest seat within one period with probability α^OWN at most.
 
-Two nulls, and two bounds on the evidence against them: *soft* rejects a submission, *hard* slashes. Each mixes two statistics in equal parts (protocol/statistics.py):
-margins, and on which side of the draw mismatched tokens lie. A bound is the logarithm of
+Two nulls, and two bounds on the evidence against them: *soft* rejects a submission, *hard* slashes. Each mixes three kinds of statistics (protocol/statistics.py): margins;
+on which side of the draw mismatched tokens lie; and of named alternatives, how often the work is on their side. A bound is the logarithm of
 
     seats · periods that a year touches · VIEWS / probability,
 
@@ -26,19 +26,23 @@ from typing import Final
 from protocol import eprocess
 from protocol.eprocess import Sums
 from protocol.runspec import HistoryBudget
-from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName
+from protocol.statistics import ALTERNATIVES, MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName, proofs_by, tokens_by
 
 SIDE_SOFT: Final = 0.55
 """As SIDE_HARD, of the soft null."""
 SIDE_HARD: Final = 0.75
 """Of mismatched tokens, the most that honest rounding puts on one side of the draw, the higher logit's or the lower's. Its mean is one half by symmetry; what
-is allowed beyond is for devices on which the symmetry does not quite hold. Lower: found sooner, and honest devices may be wronged."""
+is allowed beyond is for devices on which the symmetry does not quite hold. The same of work on an alternative's side, where one half is the most
+by symmetry. Lower: found sooner, and honest devices may be wronged."""
 VIEWS: Final = 32
 """Validators and jurors at most that weigh a seat's work, each with sums of its own. More: wrong verdicts are that much likelier."""
 OWN: Final = 0.25
 """Share of a bound that a validator's own measurements must bear out. Lower: liars among validators are believed; higher: a seat of which each validator
 sees little is found later."""
 
+_MARGINS_PART = _SIDES_PART = 3 / 8
+_ALTERNATIVE_PART = 1 / 4 / len(ALTERNATIVES)
+"""Parts of the mixture. Of a single alternative log 36 is lost, some four chunks of 32 tokens: naming many costs little."""
 _DAY = 86_400
 _YEAR_DAYS = 366
 
@@ -51,25 +55,45 @@ class LogEvidence:
     hard: float
 
 
-def by_statistic(sums: SumsByName, margins: str, side: float) -> tuple[float, float]:
-    """Logarithms of the e-values of one null: by margins, and by the sides of mismatched tokens."""
-    return eprocess.excess(sums.get(margins, Sums())), eprocess.share_either(sums.get(TEMPERATURE, Sums()), side)
+@dataclass(frozen=True)
+class _Null:
+    margins: str
+    side: float
+
+    def by_statistic(self, sums: SumsByName) -> list[tuple[float, float]]:
+        """Part of the mixture and logarithm of the e-value of each statistic."""
+        return [
+            (_MARGINS_PART, eprocess.excess(sums.get(self.margins, Sums()))),
+            (_SIDES_PART, eprocess.share_either(sums.get(TEMPERATURE, Sums()), self.side)),
+            *((_ALTERNATIVE_PART, self.by_alternative(sums, name)) for name in ALTERNATIVES),
+        ]
+
+    def by_alternative(self, sums: SumsByName, name: str) -> float:
+        """Of its tokens and its proofs, in equal parts: who proves anew with the published weights betrays itself by tokens alone."""
+        of = (sums.get(tokens_by(name), Sums()), sums.get(proofs_by(name), Sums()))
+        return eprocess.combined([(0.5, eprocess.share(one, self.side)) for one in of])
+
+
+_SOFT, _HARD = _Null(MARGINS_SOFT, SIDE_SOFT), _Null(MARGINS_HARD, SIDE_HARD)
+
+
+def by_alternative(sums: SumsByName) -> dict[str, float]:
+    """Logarithms of the e-values against the soft null, of each alternative that anything was measured of."""
+    measured = [name for name in ALTERNATIVES if tokens_by(name) in sums or proofs_by(name) in sums]
+    return {name: _SOFT.by_alternative(sums, name) for name in measured}
 
 
 def adds(before: SumsByName, after: SumsByName) -> bool:
     """Whether a statistic has more evidence against the soft null `after` than `before`. Of the mixture it would be asked in vain: what dominates it may fall
     while another rises."""
-    was, is_now = (by_statistic(sums, MARGINS_SOFT, SIDE_SOFT) for sums in (before, after))
-    return any(new > old for old, new in zip(was, is_now, strict=True))
+    return any(
+        new > old for (_, old), (_, new) in zip(_SOFT.by_statistic(before), _SOFT.by_statistic(after), strict=True)
+    )
 
 
 def evidence(sums: SumsByName) -> LogEvidence:
     """Of one set of sums."""
-    soft, hard = (
-        eprocess.combined([(0.5, part) for part in by_statistic(sums, margins, side)])
-        for margins, side in ((MARGINS_SOFT, SIDE_SOFT), (MARGINS_HARD, SIDE_HARD))
-    )
-    return LogEvidence(soft, hard)
+    return LogEvidence(*(eprocess.combined(null.by_statistic(sums)) for null in (_SOFT, _HARD)))
 
 
 def combined(own: SumsByName, everything: SumsByName) -> LogEvidence:

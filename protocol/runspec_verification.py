@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from protocol.constants import NOISE_MAX
 from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
+from protocol.statistics import ALTERNATIVES
 
 _CHANCE_MAX = 0.05  # of a wrong verdict within a year: a budget above it is a typing error
 
@@ -83,6 +84,26 @@ class HistoryBudget(Part):
     """Honest seats that a year may see, for which these probabilities are meant."""
     days: int = Field(ge=1, le=366, default=30)
     """A seat's sums begin anew so often, for all seats at once: at multiples of so many days of block time."""
+    alternatives: list[str] = Field(default=list(ALTERNATIVES))
+    """What a cheat may have computed with, and validators compute with again (docs/rules.md)."""
+    again: DecimalText = "0.1"
+    """Of the tokens that a validator prefills, the share that it prefills again with an alternative, at most."""
+
+    @field_validator("alternatives")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        if strangers := [name for name in names if name not in ALTERNATIVES]:
+            raise ValueError(f"{strangers[0]!r} is no alternative; there are {', '.join(ALTERNATIVES)}")
+        if names != sorted(set(names)):
+            raise ValueError("name each alternative once, in the order of the alphabet")
+        return names
+
+    @field_validator("again")
+    @classmethod
+    def _a_share(cls, share: str) -> str:
+        if Decimal(share) > 1:
+            raise ValueError("again is a share of the tokens that are prefilled, at most 1")
+        return share
 
     @model_validator(mode="after")
     def _probabilities(self) -> HistoryBudget:

@@ -123,6 +123,48 @@ def score(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[
     return [[s for _, s in zip(own, flat, strict=False) if s is not None] for own in proofs]
 
 
+@dataclass(frozen=True)
+class Points:
+    """Of one chunk, where a proof and the verifier's own activations can be compared: indices [k], the verifier's patterns there and the claimed ones."""
+
+    indices: NDArray[np.int32]
+    own: Bits
+    claimed: Bits
+
+    def side(self, alternative: Bits) -> int:
+        """1 where what is claimed lies nearer to the activations of an alternative, [N] of the same chunk, than to the verifier's own; -1 where it is the
+        other way round, 0 where neither is true.
+
+        Each point counts by the square of the distance between the two, and by no more than that, wherever the claim lies: a few points claimed to lie far
+        away outweigh no others. Points that are no numbers, on any side, count for nothing.
+        """
+        own, claimed, other = (_floats(bits) for bits in (self.own, self.claimed, alternative[self.indices]))
+        apart = other - own
+        counts = np.isfinite(claimed) & np.isfinite(apart) & (apart != 0)
+        place = (claimed[counts] - own[counts]) / apart[counts]  # 0 at the verifier's own, 1 at the alternative
+        return int(np.sign((apart[counts] ** 2 * np.clip(2 * place - 1, -1, 1)).sum()))
+
+
+def points(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[list[Points]]:
+    """Of each chunk, for proofs that `score` has found to be proofs; arguments as there."""
+    found = []
+    for rows, own in zip(sequences, proofs, strict=True):
+        of_sequence = []
+        for i, proof in enumerate(own):
+            chunk = rows[i * TOPLOC_CHUNK : (i + 1) * TOPLOC_CHUNK].reshape(-1)
+            modulus, coefficients = parse(proof, chunk.size)
+            indices, values = largest([chunk])
+            claimed = _evaluate(coefficients[None], indices % modulus)
+            of_sequence.append(Points(indices[0].astype(np.int32), values[0], claimed[0].astype(np.uint16)))
+        found.append(of_sequence)
+    return found
+
+
+def _floats(bits: Bits) -> NDArray[np.float64]:
+    """Numbers of bf16 patterns."""
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
 def require_count(proofs: Sequence[bytes], tokens: int) -> None:
     """Raises Malformed unless there are exactly as many proofs as `tokens` output tokens need."""
     if len(proofs) != chunk_count(tokens):

@@ -1,7 +1,7 @@
 """Cheaper weights, made of a loaded model in place: what a cheat may compute with instead of the published ones.
 
-For calibration (which limits tell them from honest work?), tests and benchmarks; no worker uses it. Loading the version again
-(`Engine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of all
+For calibration (which limits tell them from honest work?), named alternatives (node/judging/alternatives.py), tests and benchmarks; no worker uses it. Loading
+the version again (`Engine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of all
 layers but the output layer, as quantised checkpoints usually are: embeddings, norms, activations and the cache stay as they
 were, so that these are the mildest of their kind. Values are rounded and kept in the model's own type.
 """
@@ -21,7 +21,11 @@ from node.engine.weights import stored_tensors
 Degradation = Callable[[Any], None]
 """Changes a loaded model in place."""
 
+Rounding = Callable[[Tensor], Tensor]
+_ROUNDING = "_murmuration_cache_rounding"
+
 _FP8 = torch.float8_e4m3fn
+_FP8_MAX = torch.finfo(_FP8).max
 
 
 def quantise_integer(model: nn.Module, bits: int) -> None:
@@ -32,7 +36,7 @@ def quantise_integer(model: nn.Module, bits: int) -> None:
 
 def quantise_fp8(model: nn.Module) -> None:
     """Weights to float8 e4m3."""
-    _quantise(model, torch.finfo(_FP8).max, lambda scaled: scaled.to(_FP8).to(torch.float32))
+    _quantise(model, _FP8_MAX, lambda scaled: scaled.to(_FP8).to(torch.float32))
 
 
 def add_noise(model: nn.Module, relative: float, seed: int = 0) -> None:
@@ -54,6 +58,32 @@ DEGRADATIONS: dict[str, Degradation] = {
     "5 % noise": partial(add_noise, relative=0.05),
 }
 """Degradations that need nothing but the model, by name."""
+
+
+def round_cache(model: nn.Module, rounding: Rounding | None) -> None:
+    """From now on the torch engine rounds this model's keys and values so before anything attends to them; None: it does not."""
+    for layer in model.modules():
+        setattr(layer, _ROUNDING, rounding)
+
+
+def rounding_of(model: nn.Module) -> Rounding | None:
+    """Of a model or one of its layers."""
+    return getattr(model, _ROUNDING, None)
+
+
+CACHES: dict[str, Degradation] = {
+    "kv_int8": partial(round_cache, rounding=lambda states: _integers(states, 127.0)),
+    "kv_fp8": partial(round_cache, rounding=lambda states: states.clamp(-_FP8_MAX, _FP8_MAX).to(_FP8).to(states.dtype)),
+}
+"""Keys and values rounded as they are stored, of models that the torch engine computes: to signed integers of 8 bits with one scale for each head and token, and
+to float8 e4m3 without scales, as engines do by default."""
+
+
+def _integers(states: Tensor, most: float) -> Tensor:
+    """Rounded to whole multiples of each row's largest value / most."""
+    exact = states.float()
+    scale = exact.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / most
+    return ((exact / scale).round() * scale).to(states.dtype)
 
 
 def _matrices(model: Any) -> Iterator[Tensor]:

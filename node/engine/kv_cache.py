@@ -98,6 +98,8 @@ class KeyValueCache:
         self._rows, self._prompts, self._prompt, self._latent = rows, prompts, prompt, latent
         self._blocks = _sizes(own)
         self._layers: dict[int, Held] = {}
+        self.rounding: Callable[[Tensor], Tensor] | None = None
+        """How keys and values are rounded before they are stored."""
         self._latest = -1
         self._is_unread = False  # whether what a layer wrote in this step is not attended to yet
         self._doing: Joining | Step | None = None
@@ -187,6 +189,8 @@ class KeyValueCache:
         """Writes what a layer has computed, [B, H, T, D] of a prefill or [B, H, 1, D] of a step, and gives it back; in place of the latents
         of a step, those of all tokens that are stored [1, H, tokens, D]."""
         self._latest = layer
+        if self.rounding is not None:
+            keys, values = self.rounding(keys), self.rounding(values)
         if isinstance(self._doing, Joining):
             self._write_prompts(layer, (keys, values))
             return keys, values

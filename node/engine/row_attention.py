@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from node.engine import step_attention
+from node.engine.degrade import rounding_of
 from node.engine.kv_cache import KeyValueCache
 from node.engine.step_attention import How
 from protocol.errors import ConfigError
@@ -60,6 +61,8 @@ def _attend(
     if rest.get("s_aux") is not None or rest.get("position_bias") is not None:
         raise NotImplementedError(f"{type(module).__name__} adds something to its scores that is not computed here")
     if cache is None:
+        if (rounding := rounding_of(module)) is not None:
+            key, value = rounding(key), rounding(value)
         return _attend_causally(query, key, value, scale, sliding_window, softcap, fused=fused)
     how = How(scale, sliding_window, softcap, rounded=not fused)
     return step_attention.attend(query, cache.current, cache.stored(key, value), how)

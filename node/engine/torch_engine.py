@@ -22,6 +22,7 @@ from torch import Tensor
 
 from node.engine import device, footprint, memory, output, products, row_attention, sampler
 from node.engine.decoding import DecodingBatch, Request, Wave, cache_of, requests_of
+from node.engine.degrade import round_cache, rounding_of
 from node.engine.interface import Completion, Prompt, Reply, no_version
 from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
@@ -69,6 +70,7 @@ class TorchEngine:
             products.install(model)
             self._built = model
         else:
+            round_cache(self._built, None)
             load_weights(self._built, folder)
         self._model = self._built
 
@@ -150,6 +152,7 @@ class TorchEngine:
         """Until all samples are done."""
         latent = bool(getattr(self._held.config, "kv_lora_rank", None))
         cache = cache_of(requests, plan.rows, most + reply_tokens, latent=latent)
+        cache.rounding = rounding_of(self._held)
         batch = DecodingBatch(requests, plan, cache, self._device, self._aside, prove=prove)
         try:
             while True:

@@ -6,6 +6,7 @@ calibration/  limits from honest work                              replay.py    
 equipment.py  context, engine and weights that one judges with
 probe.py      the run's reference probe, on this machine
 sums.py       what a completion adds to the sums over its seat's work
+alternatives.py  work as seen by what a cheat may have computed with
 history.py    a seat's sums up to a submission, and what follows from them
 Which samples get the prefill: protocol/prefill_sampling.py.
 """

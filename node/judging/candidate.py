@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from node.engine import Verifier
+from node.judging.alternatives import TOKENS_MOST
 from node.judging.history import History
 from protocol import prefill_sampling, seeds, statistics
 from protocol.environments import TaskSet
@@ -18,10 +20,12 @@ from protocol.environments.assignment import AssignedGroup, assign
 from protocol.eprocess import Sums
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
+from protocol.sampling import TokenScores
 from protocol.sandbox import Reading, Sandbox
 from protocol.signing import Domain
 from protocol.submission import SubmissionRef
 from protocol.tokenizer import Tokenizer
+from protocol.toploc import Points
 from protocol.verdict import Finding
 
 LONG_SECONDS = 30.0
@@ -75,6 +79,8 @@ class PrefillPlan:
     secret: bytes
     examined: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     by_clock: bool = field(default=True, kw_only=True)
+    alternatives: tuple[str, ...] = field(default=(), kw_only=True)
+    """Named alternatives that drawn rows are prefilled with again."""
 
     def choose(self, submission: bytes, block_hash: bytes, samples: int) -> list[int]:
         """Chosen rows, at least one."""
@@ -96,6 +102,9 @@ class Checked:
     """Bit i: of sample i something lies nearer to its hard limit than to its soft one (limits.py), hard or not."""
     sums: dict[int, dict[str, Sums]] = field(default_factory=dict)
     """What each row adds to the sums over its seat's work, by row; nothing where the run keeps none."""
+
+    again: dict[str, int] = field(default_factory=dict)
+    """Tokens that were prefilled again, by the alternative."""
 
     @property
     def summed(self) -> dict[str, Sums]:
@@ -123,6 +132,12 @@ class Candidate:
     checked: Checked = field(default_factory=Checked)
     history: History | None = None
     """What the seat did before, where the run judges by it."""
+    alternative: Callable[[str], Verifier] | None = None
+    """What computes as a named alternative, good until the next is asked for."""
+    scored: dict[int, TokenScores] = field(default_factory=dict)
+    """Of rows that are to be prefilled again, how this validator's own weights see their tokens,"""
+    points: dict[int, list[Points]] = field(default_factory=dict)
+    """and their proofs."""
     sampled: dict[int, Finding | None] = field(default_factory=dict)
     """What `sampling` has found in rows whose hidden states were at hand for `computation`."""
 
@@ -179,6 +194,14 @@ class Candidate:
         """Rows that get the prefill."""
         return self.plan.choose(self.submission_id, self.commitment.block_hash, len(self.samples))
 
+    @cached_property
+    def compared(self) -> frozenset[int]:
+        """Rows that are prefilled again with each alternative: drawn ones, as many as are within what is kept of one submission."""
+        if self.alternative is None or not self.plan.alternatives:
+            return frozenset()
+        ends = accumulate(len(self.samples[row].completion) for row in self.rows)
+        return frozenset(row for row, end in zip(self.rows, ends, strict=True) if end <= TOKENS_MOST)
+
     def prefilled(self, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
         """The validator's own hidden states [T, H] of these rows' generated tokens, a batch at a time, of which none is kept.
 
@@ -186,10 +209,15 @@ class Candidate:
 
         A large submission's states would not fit into memory: whoever goes through them takes all that anybody needs of them.
         """
+        for batch in self.prefilled_by(self.engine, rows):
+            for row in batch:
+                self.checked.see(row, len(self.samples[row].completion))
+            yield batch
+
+    def prefilled_by(self, engine: Verifier, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+        """As `prefilled`, by another engine."""
         pairs = [(self.samples[row].prompt, self.samples[row].context) for row in rows]
-        for batch in self.engine.prefill_in_batches(pairs):
-            for i in batch:
-                self.checked.see(rows[i], len(self.samples[rows[i]].completion))
+        for batch in engine.prefill_in_batches(pairs):
             yield {rows[i]: _generated(self.samples[rows[i]], hidden) for i, hidden in batch.items()}
 
 

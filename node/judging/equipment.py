@@ -11,6 +11,7 @@ from pathlib import Path
 
 from node.engine import Engine, EngineSettings
 from node.engine.checked_engine import CheckedEngine
+from node.judging.alternatives import Alternatives, VersionBefore
 from node.judging.candidate import Candidate, Checked, Commitment, PrefillPlan, RunContext
 from node.judging.history import History
 from protocol import architectures
@@ -52,10 +53,13 @@ class Equipment:
         self._generates = generates
         self._tokenizer: Tokenizer | None = None
         self._has_room = False
+        self._version: Path | None = None  # of the weights that were loaded last
         self.loaded: bytes | None = None
         """Digest of the manifest of the version that the engine holds."""
         self.is_mixture = False
         """Whether the loaded model is one of experts: then a finding may be a token that rounding sent elsewhere."""
+        settings = engine if isinstance(engine, EngineSettings) else EngineSettings()
+        self._alternatives = Alternatives(settings, spec.model.compute_dtype)
         sandbox = Sandbox(spec)
         try:
             tasks = TaskSet(spec.environments, sandbox, lambda file: fetch_task(file, sandbox))
@@ -106,7 +110,7 @@ class Equipment:
         where the run spec does not say that its model is unlisted, Unfit where this machine computes another model than that, or has too
         little memory for the run's longest sequence: what it could not judge would be paid unjudged, and what it could not generate would
         be found out while it works."""
-        self.loaded = None  # an engine that fails half-way holds neither
+        self.loaded = self._version = None  # an engine that fails half-way holds neither
         self.is_mixture = _require_said(self.context.spec, folder)
         require_nothing_else(folder)
         try:
@@ -117,7 +121,7 @@ class Equipment:
                 self._has_room = True
         except PreflightError as error:
             raise Unfit(str(error), hint=error.hint) from error
-        self.loaded = manifest
+        self.loaded, self._version = manifest, folder
 
     def _require_room(self) -> None:
         """For the longest sequence, as far as the first problems tell."""
@@ -132,10 +136,21 @@ class Equipment:
         plan: PrefillPlan,
         checked: Checked | None = None,
         history: History | None = None,
+        before: VersionBefore = lambda _: None,
     ) -> Candidate:
-        """A submission as the rules look at it."""
+        """A submission as the rules look at it; `before` gives earlier versions than the one that is loaded, of which some are alternatives to it."""
+        version = self._version
+        alternative = None if version is None else lambda name: self._alternatives.engine(name, version, before)
         return Candidate(
-            self.context, commitment, path, self.engine, self.tokenizer, plan, checked or Checked(), history
+            self.context,
+            commitment,
+            path,
+            self.engine,
+            self.tokenizer,
+            plan,
+            checked or Checked(),
+            history,
+            alternative,
         )
 
 

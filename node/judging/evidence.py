@@ -3,7 +3,7 @@
 One folder per rejected submission under data/evidence, named by its submission id:
 
     rollout.parquet  the file as it was judged (none where it was never served)
-    commitment.json  what the chain said of the work, which samples were to be drawn, and which got the prefill besides
+    commitment.json  what the chain said of the work, which samples were to be drawn, which got the prefill besides, and as which named alternatives again
     spec.json        the run spec, which hashes to the receipt's digest
     receipt.json     the signed receipt, as it was first found
     manifest.json    the signed manifest of the weights (none where it was judged without them)
@@ -33,6 +33,7 @@ from protocol.errors import HashMismatch, IntegrityError, Malformed, ProtocolVio
 from protocol.runspec import RunSpec
 from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, describe_files, digest_of, stored
 from protocol.signing import Domain
+from protocol.statistics import ALTERNATIVES
 from protocol.verdict import Receipt
 
 ROLLOUT, COMMITMENT, SPEC, RECEIPT, MANIFEST, HISTORY = (
@@ -45,8 +46,8 @@ _KINDS = {
     "chain_id": int, "contract": str, "run": int, "units": int, "beacon": str, "hardware": int, "block_hash": str,
     "repeated": bool, "share": str, "secret": str, "manifest": str,
 }  # fmt: skip
-_LATER = {"examined": list}
-"""Of evidence kept before rows were examined there is none."""
+_LATER = {"examined": list, "alternatives": list}
+"""Of evidence kept before there were any there is none."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,14 @@ class Evidence:
             share = float(self._facts["share"])
         except ValueError as error:
             raise Malformed(f"{COMMITMENT}: the share of samples is no number") from error
-        return PrefillPlan(share, _bytes(self._facts["secret"]), examined=self._examined, by_clock=False)
+        return PrefillPlan(share, _bytes(self._facts["secret"]), examined=self._examined, by_clock=False, alternatives=self._alternatives)  # fmt: skip
+
+    @property
+    def _alternatives(self) -> tuple[str, ...]:
+        names = self._facts.get("alternatives", [])
+        if any(name not in ALTERNATIVES for name in names) or len(set(names)) < len(names):
+            raise Malformed(f"{COMMITMENT}: what was prefilled again are not named alternatives")
+        return tuple(names)
 
     @cached_property
     def _examined(self) -> tuple[tuple[int, ...], ...]:
@@ -191,7 +199,7 @@ class EvidenceStore:
             "chain_id": domain.chain_id, "contract": domain.contract, "run": receipt.details.run, "units": commitment.units,
             "beacon": commitment.beacon.hex(), "hardware": commitment.hardware, "block_hash": commitment.block_hash.hex(),
             "repeated": commitment.is_repeated, "share": repr(plan.share), "secret": plan.secret.hex(),
-            "examined": [list(rows) for rows in plan.examined],
+            "examined": [list(rows) for rows in plan.examined], "alternatives": list(plan.alternatives),
             "manifest": digest_of(manifest).hex() if manifest else "",
         }  # fmt: skip
         (draft / COMMITMENT).write_bytes(canonical.encode(facts))

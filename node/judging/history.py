@@ -19,6 +19,8 @@ from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
 ENOUGH_TOKENS = 4_000
 """Fewer: a juror clears noisy seats by chance, and an honest accuser loses its bond; more: liars' cases against honest seats stay undecided."""
+SUSPECT = 0.25
+"""Share of the soft bound, of a single alternative. Lower: honest seats are looked at more often; higher: cheats are found later."""
 # Of the margins that the soft null expects; honest work of the class's own noise has four ninths of them.
 _WITHIN = 0.75
 _TIME_MAX = 1 << 37  # block time in seconds: some four thousand years
@@ -132,6 +134,14 @@ class History:
         if not 0 <= table[0] < _TIME_MAX:
             raise Malformed("the history begins at no possible time")
         return cls(budget, table[0], [CountedReceipt.of_row(row) for row in table[1]])
+
+    @property
+    def leading(self) -> str | None:
+        """The named alternative that there is most evidence for, where that is SUSPECT of the soft bound: one to look at again."""
+        own, everything = (history.by_alternative(sums) for sums in self._totals)
+        found = {name: max(own.get(name, 0.0), value) for name, value in everything.items()}
+        name = max(found, key=lambda name: found[name], default=None)
+        return name if name is not None and found[name] >= SUSPECT * history.bounds(self.budget).soft else None
 
     def recounted(self, again: Mapping[str, CountedReceipt]) -> History:
         """With what was measured again of these submissions in place of what counted of them."""

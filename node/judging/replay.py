@@ -7,10 +7,12 @@ served, and which rows took long): those it takes from the evidence.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from node.engine import EngineSettings
+from node.judging.alternatives import steps_before
 from node.judging.candidate import PrefillPlan
 from node.judging.equipment import Equipment
 from node.judging.evidence import Evidence
@@ -19,6 +21,7 @@ from node.judging.rules import CHEAP, RULES, available
 from protocol import prefill_sampling
 from protocol.errors import PreflightError
 from protocol.model_files import require_model_files
+from protocol.shardcast.store import version_folder
 from protocol.verdict import Details
 
 
@@ -47,10 +50,25 @@ def replay(
             evidence.require_weights(folder)
             require_model_files(folder, spec.model)
             equipment.load(folder)
-        candidate = equipment.candidate(evidence.commitment, path, PrefillPlan(1.0, plan.secret) if in_full else plan)
+        before = partial(_beside, folder, evidence.receipt.details.step)
+        if missing_version := next(
+            (name for name in plan.alternatives if steps_before(name) and not before(steps_before(name))), None
+        ):
+            raise PreflightError(
+                f"the receipt compares with the version {steps_before(missing_version)} steps before too, which is not beside {folder}"
+            )
+        again = PrefillPlan(1.0, plan.secret, alternatives=plan.alternatives) if in_full else plan
+        candidate = equipment.candidate(evidence.commitment, path, again, before=before)
         candidate.history = evidence.history
         finding = judge(candidate, rules)
         return details(context, evidence.commitment, finding, time, candidate.checked, drawn_with, candidate.history)
+
+
+def _beside(folder: Path, step: int, back: int) -> Path | None:
+    """An earlier version, where the folder is a version's in a store (protocol/shardcast/store.py) that has that one too."""
+    store = folder.parent.parent
+    found = version_folder(store, step - back)
+    return found if folder == version_folder(store, step) and found.is_dir() else None
 
 
 def _given(weights: Path | None) -> Path:

@@ -9,4 +9,5 @@ challenger.py   matrix challenges of seats               doorbell.py       wheth
 commands/       `murmur validator …`                     settings.py       validator.toml
 fetches.py      brings weights, beside the turn          only_copy.py      whether the key works elsewhere
 history.py      what receipts say of a seat together      recount.py       a juror's own look at more of it
+alternatives.py  which work is prefilled again, and as what
 """

@@ -15,6 +15,7 @@ from node.judging.equipment import Equipment
 from node.judging.history import History
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP, EARLY
+from node.validator.alternatives import AlternativePlan
 from node.validator.fetches import Fetches
 from node.validator.judgement_log import JudgementLog
 from node.versions import Version, Versions
@@ -65,6 +66,8 @@ class Bench:
         self._passed: OrderedDict[tuple[SubmissionRef, tuple[str, ...]], None] = OrderedDict()  # the newest few
         self._unheld = Backoff(_UNHELD_SECONDS, clock=clock)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
+        budget = spec.verification.history
+        self._alternatives = None if budget is None else AlternativePlan(budget, spec.model.compute_dtype, self.holds)
 
     def close(self) -> None:
         self._fetches.close()
@@ -159,8 +162,12 @@ class Bench:
         except (Unavailable, ProtocolViolation, IntegrityError) as error:
             is_loaded, trouble = False, error
         if is_loaded:
-            candidate = self._equipment.candidate(commitment, path, plan, checked, history)
+            candidate = self._equipment.candidate(
+                commitment, path, plan, checked, history, lambda back: self._before(commitment.ref.step, back)
+            )
             finding = judge(candidate)
+            if self._alternatives:
+                self._alternatives.count(candidate.checked.tokens, sum(candidate.checked.again.values()))
             return details(self.context, commitment, finding, time, candidate.checked, plan.secret, history)
         finding = self._found_without_weights(
             commitment, path, plan, rules=CHEAP if self._is_past(commitment.ref.step) else EARLY
@@ -199,10 +206,23 @@ class Bench:
             self._equipment.read_tokenizer(self._versions.held(head))
         return True
 
-    def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
-        """Which samples a judgement at this block time gives the prefill; `in_full`: all of them."""
+    def plan(self, *, in_full: bool, time: int, alternatives: tuple[str, ...] = ()) -> PrefillPlan:
+        """Which samples a judgement at this block time gives the prefill; `in_full`: all of them; and as which `alternatives` once more."""
         share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
-        return PrefillPlan(share, self.secret(time))
+        return PrefillPlan(share, self.secret(time), alternatives=alternatives)
+
+    def alternatives(self, submission: Submission, history: History | None, time: int) -> tuple[str, ...]:
+        """What a judgement of a submission at this block time prefills it with again, given what its seat did before."""
+        if self._alternatives is None or history is None:
+            return ()
+        return self._alternatives.names(submission.id, submission.step, history, self.secret(time))
+
+    def _before(self, step: int, back: int) -> Path | None:
+        """The folder of an earlier version, where it is here."""
+        publication = self._book.publication(step - back) if step >= back else None
+        if publication is None or not self._versions.holds(publication.data):
+            return None
+        return self._versions.held(publication.data)
 
     def manifest(self, step: int) -> bytes | None:
         """The signed manifest of a version; None where it is not here."""

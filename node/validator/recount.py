@@ -36,11 +36,12 @@ class Recount:
     def of(self, history: History) -> History:
         """The same, its newest submissions measured by this validator as far as their versions are here."""
         again: dict[str, CountedReceipt] = {}
+        leading = history.leading
         for one in history.counted[-_MOST:]:
             submission = self._view.submission(bytes.fromhex(one.submission))
             if submission is None or not self._bench.holds(submission.step):
                 continue
-            checked = self._measured_before.get(submission.id) or self._measured(submission)
+            checked = self._measured_before.get(submission.id) or self._measured(submission, leading)
             if checked is not None:
                 self._measured_before[submission.id] = checked
                 if len(self._measured_before) > _REMEMBERED:
@@ -51,14 +52,15 @@ class Recount:
         log.info("measured %d earlier submissions again", len(again))
         return history.recounted(again)
 
-    def _measured(self, submission: Submission) -> Checked | None:
-        """What all rows of a submission add; None where it cannot be had now."""
+    def _measured(self, submission: Submission, alternative: str | None) -> Checked | None:
+        """What all rows of a submission add, prefilled again as this alternative where there is one to look at; None where it cannot be had now."""
         checked = Checked()
         try:
             path = self._bench.fetch(submission.root)
             if path is None:
                 return None
-            plan = self._bench.plan(in_full=True, time=self._now())
+            again = () if alternative is None else (alternative,)
+            plan = self._bench.plan(in_full=True, time=self._now(), alternatives=again)
             found = self._bench.judge(self._bench.commitment(submission), path, plan, self._now(), checked)
         except MurmurationError as error:
             log.info("step %d.%d is not measured again: %s", submission.step, submission.sequence, error)

@@ -423,17 +423,18 @@ class ValidatorService:
         now, path = self._now(), self._bench.fetch(task.submission.root)
         if path is not None:
             commitment = self._bench.commitment(task.submission)
-            plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)
-            plan, checked = replace(plan, examined=task.unexamined), Checked()
             history = self._histories.before(task.submission) if self._histories else None
+            again = self._bench.alternatives(task.submission, history, now)
+            plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now, alternatives=again)
+            plan, checked = replace(plan, examined=task.unexamined), Checked()
             try:
                 found = self._bench.judge(commitment, path, plan, now, checked, history)
             finally:
                 task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
             if found is None:
                 return None
-            examined = replace(plan, examined=tuple(checked.examined))
-            return _Judged(commitment, examined, found, checked.near, history)
+            done = replace(plan, examined=tuple(checked.examined), alternatives=tuple(checked.again))
+            return _Judged(commitment, done, found, checked.near, history)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:

@@ -20,7 +20,7 @@ import torch
 from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, device, make_engine
 from node.engine.degrade import DEGRADATIONS
 from node.engine.proofs import bits
-from node.judging import sums
+from node.judging.alternatives import sides
 from node.judging.calibration.noise import NoiseMeasurements
 from protocol import sampling, toploc
 from protocol.environments import TaskSet
@@ -271,7 +271,7 @@ def _sides(matrix: Matrix, alternative: Engine, work: Sequence[tuple[KeyedComple
                 tokens = np.array(one.completion.tokens)
                 drawn = alternative.score(hidden, tokens, key=one.key, **matrix.sampling.distribution).drawn
                 if checked.scores is not None:
-                    total += sums.sides(checked.scores, tokens, drawn)
+                    total += sides(checked.scores, tokens, drawn)
     return total
 
 

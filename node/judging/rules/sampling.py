@@ -50,6 +50,8 @@ def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
     """The worst of each quantity in one sample, given the validator's own hidden states for it. Notes what it adds to the seat's sums."""
     sample, limits = c.samples[row], c.spec.verification.sampling
     found = scores(c, row, hidden_TH)
+    if row in c.compared:
+        c.scored[row] = found
     if c.spec.verification.noise is not None:
         c.checked.sums[row] = sums.of_completion(found, c.spec.verification.noise)
     return sampling.measure(

@@ -1,0 +1,85 @@
+"""Named alternatives: prefilling work with what a cheat may have used in place of the published weights (protocol/statistics.py).
+
+What the published weights say of a row is kept while its hidden states are at hand; a second prefill, with the alternative, then says on whose side
+each near tie and each chunk of proofs lies. Alternatives are computed by the torch engine, whatever engine judges: it is one that can round
+weights and caches. It takes as much memory again as the model; where there is none, or a version before is not here, that alternative is left out.
+
+Does not decide which work is prefilled again (node/validator/alternatives.py), nor what follows (node/judging/history.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.engine import Adjustable, Engine, EngineSettings, Verifier, make_engine
+from protocol.eprocess import Sums
+from protocol.errors import PreflightError
+from protocol.sampling import TokenScores
+from protocol.toploc import Bits, Points
+
+TOKENS_MOST = 1 << 16
+"""Of one submission that are prefilled again with an alternative: what is kept of them takes some 6 MiB."""
+_BEFORE = "before_"
+_LOWER = "bfloat16"
+
+VersionBefore = Callable[[int], Path | None]
+"""The folder of the version so many steps before the one that is judged by; None where it is not here."""
+
+
+def steps_before(name: str) -> int:
+    """Of an alternative that is an earlier version; 0 of others."""
+    return int(name.removeprefix(_BEFORE)) if name.startswith(_BEFORE) else 0
+
+
+def applies(name: str, compute_dtype: str) -> bool:
+    """Whether an alternative is one in a run of this type: what the run computes in is none."""
+    return name != compute_dtype
+
+
+class _Alternative(Engine, Adjustable, Protocol):
+    """An engine whose weights and caches can be rounded."""
+
+
+class Alternatives:
+    """Engines of one judge, made when they are first needed: one, and another for computing in a lower precision."""
+
+    def __init__(self, settings: EngineSettings, compute_dtype: str) -> None:
+        own = {"name": "torch", "dtype": "auto", "tensor_parallel": 1, "batch_invariant": False}
+        self._settings = settings.model_copy(update=own)
+        self._compute_dtype = compute_dtype
+        self._engines: dict[str, _Alternative] = {}
+
+    def engine(self, name: str, folder: Path, before: VersionBefore) -> Verifier:
+        """One that holds an alternative to the version in `folder`; good until the next call. Raises PreflightError where there is too little memory, or the version
+        before is not here, and as `Engine.load`."""
+        from node.engine.degrade import CACHES, DEGRADATIONS
+
+        back = steps_before(name)
+        version = before(back) if back else folder
+        if version is None:
+            raise PreflightError(f"the version {back} steps before is not here")
+        dtype = _LOWER if name == _LOWER else self._compute_dtype
+        engine = self._engines.get(dtype) or cast(_Alternative, make_engine(self._settings, dtype))
+        self._engines[dtype] = engine
+        engine.load(version)
+        if change := (DEGRADATIONS | CACHES).get(name):
+            engine.degrade(change)
+        return engine
+
+
+def sides(scores: TokenScores, tokens: NDArray[np.integer[Any]], alternative: NDArray[np.integer[Any]]) -> Sums:
+    """Of the positions where the alternative draws another token than the reference, and the completion has one of the two: a success is
+    one where it has the alternative's. `tokens` and `alternative` [T]."""
+    differ = (scores.drawn != alternative) & ((tokens == scores.drawn) | (tokens == alternative))
+    return Sums.of_trials(int(np.count_nonzero(tokens[differ] == alternative[differ])), int(np.count_nonzero(differ)))
+
+
+def nearer(points: Sequence[Points], chunks: Sequence[Bits]) -> Sums:
+    """Of the chunks whose proof lies nearer to one side: a success is one that lies nearer to the alternative, whose activations `chunks` are."""
+    found = [of.side(chunk) for of, chunk in zip(points, chunks, strict=True)]
+    return Sums.of_trials(found.count(1), len(found) - found.count(0))
