@@ -32,8 +32,12 @@ SIDE_SOFT: Final = 0.55
 """As SIDE_HARD, of the soft null."""
 SIDE_HARD: Final = 0.75
 """Of mismatched tokens, the most that honest rounding puts on one side of the draw, the higher logit's or the lower's. Its mean is one half by symmetry; what
-is allowed beyond is for devices on which the symmetry does not quite hold. The same of work on an alternative's side, where one half is the most
-by symmetry. Lower: found sooner, and honest devices may be wronged."""
+is allowed beyond is for devices on which the symmetry does not quite hold. Lower: found sooner, and honest devices may be wronged."""
+ALTERNATIVE_SOFT: Final = 0.52
+"""As ALTERNATIVE_HARD, of the soft null."""
+ALTERNATIVE_HARD: Final = 0.6
+"""Of positions and of chunks of proofs, the share that honest work has on an alternative's side at most. Whatever its noise, one half is the most by symmetry; bfloat16 work
+by another way of attention had 0 to 0.35, and the more noise the nearer it is to one half. Lower: as above."""
 VIEWS: Final = 32
 """Validators and jurors at most that weigh a seat's work, each with sums of its own. More: wrong verdicts are that much likelier."""
 OWN: Final = 0.25
@@ -59,6 +63,7 @@ class LogEvidence:
 class _Null:
     margins: str
     side: float
+    alternative: float
 
     def by_statistic(self, sums: SumsByName) -> list[tuple[float, float]]:
         """Part of the mixture and logarithm of the e-value of each statistic."""
@@ -71,16 +76,23 @@ class _Null:
     def by_alternative(self, sums: SumsByName, name: str) -> float:
         """Of its tokens and its proofs, in equal parts: who proves anew with the published weights betrays itself by tokens alone."""
         of = (sums.get(tokens_by(name), Sums()), sums.get(proofs_by(name), Sums()))
-        return eprocess.combined([(0.5, eprocess.share(one, self.side)) for one in of])
+        return eprocess.combined([(0.5, eprocess.share(one, self.alternative)) for one in of])
 
 
-_SOFT, _HARD = _Null(MARGINS_SOFT, SIDE_SOFT), _Null(MARGINS_HARD, SIDE_HARD)
+_SOFT = _Null(MARGINS_SOFT, SIDE_SOFT, ALTERNATIVE_SOFT)
+_HARD = _Null(MARGINS_HARD, SIDE_HARD, ALTERNATIVE_HARD)
 
 
 def by_alternative(sums: SumsByName) -> dict[str, float]:
     """Logarithms of the e-values against the soft null, of each alternative that anything was measured of."""
     measured = [name for name in ALTERNATIVES if tokens_by(name) in sums or proofs_by(name) in sums]
     return {name: _SOFT.by_alternative(sums, name) for name in measured}
+
+
+def by_statistic(sums: SumsByName) -> dict[str, float]:
+    """Logarithms of the e-values against the soft null: "margins", "temperature" (on which side of the draw mismatched tokens lie), and of alternatives."""
+    (_, margins), (_, sides), *_others = _SOFT.by_statistic(sums)
+    return {"margins": margins, "temperature": sides, **by_alternative(sums)}
 
 
 def adds(before: SumsByName, after: SumsByName) -> bool:

@@ -86,7 +86,7 @@ def _integers(states: Tensor, most: float) -> Tensor:
     return ((exact / scale).round() * scale).to(states.dtype)
 
 
-def _matrices(model: Any) -> Iterator[Tensor]:
+def matrices(model: Any) -> Iterator[Tensor]:
     """Every weight that something is multiplied with, as [..., outputs, inputs], in place: of linear layers, of experts that lie in one
     tensor, of GPT-2's layers, which hold theirs the other way round. Not the output layer, which may share its memory with the
     embeddings, nor these."""
@@ -101,7 +101,7 @@ def _matrices(model: Any) -> Iterator[Tensor]:
 
 def _quantise(model: nn.Module, most: float, rounded: Callable[[Tensor], Tensor]) -> None:
     with torch.no_grad():
-        for weight in _matrices(model):
+        for weight in matrices(model):
             exact = weight.float()
             scale = exact.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / most
             weight.copy_(rounded(exact / scale) * scale)
