@@ -90,9 +90,15 @@ def by_alternative(sums: SumsByName) -> dict[str, float]:
 
 
 def by_statistic(sums: SumsByName) -> dict[str, float]:
-    """Logarithms of the e-values against the soft null: "margins", "temperature" (on which side of the draw mismatched tokens lie), and of alternatives."""
-    (_, margins), (_, sides), *_others = _SOFT.by_statistic(sums)
-    return {"margins": margins, "temperature": sides, **by_alternative(sums)}
+    """What each adds to the evidence against the soft null, as a logarithm: "margins", "temperature" (on which side of the draw mismatched tokens lie), and the alternatives
+    that anything was measured of."""
+    parts = [math.log(part) + value for part, value in _SOFT.by_statistic(sums)]
+    of_alternatives = dict(zip(ALTERNATIVES, parts[2:], strict=True))
+    return {
+        "margins": parts[0],
+        "temperature": parts[1],
+        **{name: of_alternatives[name] for name in by_alternative(sums)},
+    }
 
 
 def adds(before: SumsByName, after: SumsByName) -> bool:

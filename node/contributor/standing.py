@@ -5,7 +5,7 @@ Made of the receipts that the node was told of its own submissions. Validators m
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
@@ -21,6 +21,14 @@ CAUSES = (
     "another temperature or sampler than the run's; another device, driver, kernel or attention implementation than the run was calibrated with; reduced precision (TF32, FP8) switched on;"
     " quantised weights or cache; faulty or overclocked memory"
 )
+"""Of margins, which tell no cause."""
+_CAUSES = {
+    "temperature": "another temperature or sampler than the run's",
+    "bfloat16": "computing in bfloat16, where the run computes in float32",
+    "int8": "weights rounded to 8 bits", "fp8": "weights rounded to float8", "int4": "weights rounded to 4 bits",
+    "kv_int8": "a cache of keys and values in 8 bits", "kv_fp8": "a cache of keys and values in float8",
+    "before_1": "the weights of an earlier version", "before_2": "the weights of an earlier version", "before_4": "the weights of an earlier version",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,21 @@ class SeatStanding:
     tokens: int
     evidence: LogEvidence
     bound: LogEvidence
+    by_statistic: Mapping[str, float]
+    """What each statistic adds to the evidence against the soft null."""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the soft bound, by statistic."""
+        return {name: max(0.0, value / self.bound.soft) for name, value in self.by_statistic.items()}
+
+    @property
+    def causes(self) -> str | None:
+        """What may be wrong, by the statistic with the largest share; None below WARN."""
+        if self.soft_share < WARN:
+            return None
+        worst = max(self.by_statistic, key=lambda name: self.by_statistic[name])
+        return _CAUSES.get(worst, CAUSES)
 
     @property
     def soft_share(self) -> float:
@@ -44,9 +67,7 @@ class SeatStanding:
 
 def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> SeatStanding:
     """Of all work since the sums began; `now` in block time."""
-    found = _counted(log.judged_since(history.begins(now, budget)))
-    evidence = history.evidence(statistics.total(one.sums for one in found))
-    return SeatStanding(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
+    return _standing(_counted(log.judged_since(history.begins(now, budget))), budget)
 
 
 def up_to(
@@ -55,9 +76,13 @@ def up_to(
     """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness."""
     since = history.begins(submission.made_at, budget)
     found = _counted([one for one in log.judged_since(since) if _place(one) <= _place(submission)])
-    found = [one for one in found if one.validator not in without]
-    evidence = history.evidence(statistics.total(one.sums for one in found))
-    return SeatStanding(len(found), sum(one.tokens for one in found), evidence, history.bounds(budget))
+    return _standing([one for one in found if one.validator not in without], budget)
+
+
+def _standing(found: Sequence[CountedReceipt], budget: HistoryBudget) -> SeatStanding:
+    sums = statistics.total(one.sums for one in found)
+    tokens = sum(one.tokens for one in found)
+    return SeatStanding(len(found), tokens, history.evidence(sums), history.bounds(budget), history.by_statistic(sums))
 
 
 def _place(one: LoggedSubmission) -> tuple[int, int, int]:

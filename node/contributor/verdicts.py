@@ -14,7 +14,7 @@ from collections import deque
 
 from node.contributor import submission_log
 from node.contributor.mail import Mail
-from node.contributor.standing import CAUSES, WARN, standing
+from node.contributor.standing import WARN, standing
 from node.contributor.submission_log import SubmissionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
@@ -111,7 +111,7 @@ class Verdicts:
             log.warning(
                 "this node's work is noisier than the run's calibration: %.0f %% of the evidence that costs pay, %.0f %% of what costs"
                 " stake, after %d submissions; possible causes: %s",
-                100 * found.soft_share, 100 * found.hard_share, found.submissions, CAUSES,
+                100 * found.soft_share, 100 * found.hard_share, found.submissions, found.causes,
             )  # fmt: skip
 
     def _look_again(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cheats.catalogue import HARD, SOFT, Make, add, cheat
-from cheats.engines import NearTieEngine, NucleusEngine, sharing
+from cheats.drafts import DraftingEngine
+from cheats.engines import EarlyEndEngine, NearTieEngine, NucleusEngine, sharing
 from cheats.scene import Scene
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate
@@ -59,6 +60,22 @@ def best_of_four(scene: Scene, sequence: int) -> Candidate:
 def near_ties(scene: Scene, sequence: int) -> Candidate:
     """In each answer the runner-up at one place where it was within 0.04 of the best: a little to choose from."""
     engine: TorchEngine = sharing(NearTieEngine, scene.run.engine)
+    return scene.with_completions(sequence, scene.generate(sequence, engine=engine))
+
+
+@cheat("sampling")
+def likely_drafts(scene: Scene, sequence: int) -> Candidate:
+    """A draft's token is kept wherever its probability is above 0.1."""
+    engine = sharing(DraftingEngine, scene.run.engine)
+    engine.likely = 0.1
+    return scene.with_completions(sequence, scene.generate(sequence, engine=engine))
+
+
+@cheat("sampling")
+def early_end(scene: Scene, sequence: int) -> Candidate:
+    """Answers end where the end token is within half a logit of the draw: a little sooner than they should."""
+    engine = sharing(EarlyEndEngine, scene.run.engine)
+    engine.ends = scene.run.tokenizer.end_tokens
     return scene.with_completions(sequence, scene.generate(sequence, engine=engine))
 
 

@@ -78,6 +78,24 @@ class NearTieEngine(TorchEngine):
         return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
 
 
+class EarlyEndEngine(TorchEngine):
+    """Ends wherever an end token is nearly as good as the draw."""
+
+    within = 0.5
+    ends: frozenset[int] = frozenset()
+
+    def _sample(
+        self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
+    ) -> tuple[Tensor, Tensor]:
+        logits = output.logits(self._model, hidden).float()
+        noised = logits + temperature * noise.gumbel(keys, positions, logits.shape[1])
+        best, tokens = noised.max(-1)
+        of_ends = noised[:, sorted(self.ends)]
+        nearest, which = of_ends.max(-1)
+        tokens = torch.where(best - nearest < self.within, torch.tensor(sorted(self.ends))[which], tokens)
+        return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
+
+
 class NucleusEngine(TorchEngine):
     """Draws among the likeliest tokens that together have 95 % of the probability: text without its long tail."""
 

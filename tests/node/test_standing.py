@@ -15,7 +15,7 @@ from protocol.constants import SUM_UNIT as UNIT
 from protocol.identity import Key
 from protocol.runspec import HistoryBudget
 from protocol.signing import Domain
-from protocol.statistics import MARGINS_HARD, MARGINS_SOFT
+from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, tokens_by
 from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.clock import eventually
@@ -136,3 +136,14 @@ def test_a_node_keeps_what_it_is_judged_by(stage: Stage, kept: bool) -> None:
     worker._tidy(world.chain.seat(world.run, node.address))
     assert (worker.submissions.get(old.submission_id(world.run)) is not None) == kept
     worker.close()
+
+
+def test_a_warning_names_the_cause_that_the_statistic_tells(log: SubmissionLog) -> None:
+    note(log, 1, 3, {tokens_by("kv_fp8"): [60 * UNIT, 60 * UNIT, 60 * UNIT], **BLAMELESS})
+    found = standing.standing(log, BUDGET, DAY)
+    assert found.soft_share > standing.WARN
+    assert found.causes == "a cache of keys and values in float8"
+    assert max(found.shares, key=lambda name: found.shares[name]) == "kv_fp8"
+    assert found.shares["margins"] == 0.0
+    note(log, 2, 4, {name: [value * 100 for value in of] for name, of in GROSS.items()})
+    assert standing.standing(log, BUDGET, DAY).causes == standing.CAUSES

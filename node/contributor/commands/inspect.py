@@ -85,7 +85,7 @@ def _kept_spec(place: Home, chain: Chain, run: int) -> RunSpec | None:
 
 def _sums(log: SubmissionLog, spec: RunSpec | None, now: int) -> dict[str, Any] | None:
     """How this node stands in the sums over its work; None where the run does not judge by them, or its spec is not here yet. E-values as powers of ten."""
-    from node.contributor.standing import CAUSES, WARN, standing
+    from node.contributor.standing import standing
     from protocol import history
 
     budget = spec.verification.history if spec is not None else None
@@ -96,7 +96,7 @@ def _sums(log: SubmissionLog, spec: RunSpec | None, now: int) -> dict[str, Any] 
         "submissions": found.submissions, "tokens": found.tokens, "soft_share": round(found.soft_share, 3),
         "hard_share": round(found.hard_share, 3), "log10_evidence": f"{found.evidence.soft / math.log(10):.1f}",
         "log10_bound": f"{found.bound.soft / math.log(10):.1f}", "begin_anew": history.begins(now, budget) + budget.days * 86_400,
-        "causes": CAUSES if found.soft_share >= WARN else None,
+        "soft_share_by_statistic": {name: round(share, 3) for name, share in found.shares.items()}, "causes": found.causes,
     }  # fmt: skip
 
 
@@ -159,6 +159,9 @@ def _print_status(d: dict[str, Any]) -> None:
 def _print_sums(s: dict[str, Any]) -> None:
     shares = f"{s['soft_share']:.0%} of what costs pay, {s['hard_share']:.0%} of what costs stake"
     typer.echo(f"  noise      {shares} ({s['tokens']} tokens of {s['submissions']} submissions were checked)")
+    telling = {name: share for name, share in s["soft_share_by_statistic"].items() if share >= 0.01}
+    if telling:
+        typer.echo("             by " + ", ".join(f"{name} {share:.0%}" for name, share in telling.items()))
     if s["causes"]:
         typer.echo(f"             WARNING: noisier than the run's calibration. Possible causes: {s['causes']}.")
         anew = datetime.fromtimestamp(s["begin_anew"], UTC)

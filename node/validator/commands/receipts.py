@@ -77,6 +77,7 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         {
             "seat": seat, "submissions": of.submissions, "tokens": of.tokens, "mismatches": of.mismatches, "higher": of.higher,
             "log10_evidence": _powers(of.evidence),
+            "log10_by_statistic": {name: f"{value / math.log(10):.2f}" for name, value in history.by_statistic(of.sums).items()},
             "sums": {name: [sums.total, sums.squares, sums.count] for name, sums in of.sums.items()},
         }
         for seat, of in found.items()
@@ -97,6 +98,8 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
                     else "; no verdict follows: the run has no verification.history"
                 )
                 typer.echo(f"  {null}  e-value 10^{evidence[null]}{bound}")
+            parts = ", ".join(f"{name} 10^{power}" for name, power in row["log10_by_statistic"].items())
+            typer.echo(f"  soft, by {parts}")
             typer.echo(f"  {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit")
 
     emit({"keeps_sums": keeps, "since": since, "log10_bounds": bounds, "seats": rows}, as_json, text)
