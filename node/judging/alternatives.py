@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from node.engine import Adjustable, Engine, EngineSettings, Verifier, make_engine
 from protocol.eprocess import Sums
 from protocol.errors import PreflightError
+from protocol.model_files import weight_files
 from protocol.sampling import TokenScores
 from protocol.toploc import Bits, Points
 
@@ -55,8 +56,8 @@ class Alternatives:
         self._engines: dict[str, _Alternative] = {}
 
     def engine(self, name: str, folder: Path, before: VersionBefore) -> Verifier:
-        """One that holds an alternative to the version in `folder`; good until the next call. Raises PreflightError where there is too little memory, or the version
-        before is not here, and as `Engine.load`."""
+        """One that holds an alternative to the version in `folder`; good until the next call. Raises PreflightError where it would take more than half of the memory that is
+        free, or the version before is not here, and as `Engine.load`."""
         from node.engine.degrade import CACHES, DEGRADATIONS
 
         back = steps_before(name)
@@ -64,12 +65,23 @@ class Alternatives:
         if version is None:
             raise PreflightError(f"the version {back} steps before is not here")
         dtype = _LOWER if name == _LOWER else self._compute_dtype
-        engine = self._engines.get(dtype) or cast(_Alternative, make_engine(self._settings, dtype))
-        self._engines[dtype] = engine
+        engine = self._engines.get(dtype)
+        if engine is None:
+            self._require_room(version, dtype)
+            engine = self._engines[dtype] = cast(_Alternative, make_engine(self._settings, dtype))
         engine.load(version)
         if change := (DEGRADATIONS | CACHES).get(name):
             engine.degrade(change)
         return engine
+
+    def _require_room(self, version: Path, dtype: str) -> None:
+        """The engine that judges has made its plans before, and must not run out of memory for this one."""
+        from node.engine.device import free_bytes, named
+
+        stored = sum((version / name).stat().st_size for name in weight_files(version))  # in bfloat16
+        needed, free = (2 if dtype == "float32" else 1) * stored, free_bytes(named(self._settings.device))
+        if needed > free // 2:
+            raise PreflightError(f"an alternative takes {needed >> 20} MiB, and {free >> 20} MiB of memory are free")
 
 
 def sides(scores: TokenScores, tokens: NDArray[np.integer[Any]], alternative: NDArray[np.integer[Any]]) -> Sums:

@@ -10,15 +10,19 @@ from functools import cached_property
 from typing import Any
 
 from protocol import canonical, history, statistics
+from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
 from protocol.errors import Malformed
 from protocol.history import OWN, LogEvidence
 from protocol.runspec import HistoryBudget
-from protocol.statistics import MARGINS_SOFT, SumsByName
+from protocol.statistics import MARGINS_SOFT, SumsByName, proofs_by, tokens_by
 from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
 ENOUGH_TOKENS = 4_000
 """Fewer: a juror clears noisy seats by chance, and an honest accuser loses its bond; more: liars' cases against honest seats stay undecided."""
+ENOUGH_TRIALS = 30
+"""Tokens and chunks, before a juror calls a finding by an alternative wrong, with no more than half of them on its side. A cheat with four fifths on its side has so few
+with probability 1 in 4,000, one with two thirds in 1 of 25. Fewer: as ENOUGH_TOKENS."""
 SUSPECT = 0.25
 """Share of the soft bound, of a single alternative. Lower: honest seats are looked at more often; higher: cheats are found later."""
 # Of the margins that the soft null expects; honest work of the class's own noise has four ninths of them.
@@ -73,6 +77,8 @@ class Weighed:
     bound: LogEvidence
     own_margins: Sums
     own_tokens: int
+    is_open: bool = False
+    """Whether somebody's measurements speak for a named alternative, and this validator's own do not speak against it."""
 
     @property
     def outcome(self) -> Outcome:
@@ -85,13 +91,20 @@ class Weighed:
 
     @property
     def clears(self) -> bool:
-        """Whether what this validator measured itself is enough to call another's finding wrong: margins within the soft null over ENOUGH_TOKENS. Who has
-        seen less, or knows fewer receipts, only does not find the seat itself."""
+        """Whether what this validator measured itself is enough to call another's finding wrong: margins within the soft null over ENOUGH_TOKENS, and no alternative that
+        it has not looked for. Who has seen less, or knows fewer receipts, only does not find the seat itself."""
         return (
-            self.own_tokens >= ENOUGH_TOKENS
+            not self.is_open
+            and self.own_tokens >= ENOUGH_TOKENS
             and self.own.soft <= 0
             and self.own_margins.total <= _WITHIN * self.own_margins.count
         )
+
+
+def _speaks_against(own: SumsByName, name: str) -> bool:
+    """Whether enough was looked at with an alternative, and is not on its side."""
+    of = [own.get(tokens_by(name), Sums()), own.get(proofs_by(name), Sums())]
+    return all(2 * one.total <= one.count for one in of) and sum(one.count for one in of) >= ENOUGH_TRIALS * SUM_UNIT
 
 
 def _found(after: float, own: float, bound: float) -> bool:
@@ -158,6 +171,14 @@ class History:
             history.bounds(self.budget),
             own_after.get(MARGINS_SOFT, Sums()),
             sum(one.tokens for one in self.counted if one.own) + tokens,
+            self._is_open(own_after, everything_after),
+        )
+
+    def _is_open(self, own: SumsByName, everything: SumsByName) -> bool:
+        suspected = SUSPECT * history.bounds(self.budget).soft
+        return any(
+            value >= suspected and not _speaks_against(own, name)
+            for name, value in history.by_alternative(everything).items()
         )
 
     def finding(self, this: SumsByName, tokens: int) -> Finding | None:

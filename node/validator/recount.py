@@ -31,7 +31,7 @@ class Recount:
         self._address = address
         self._now = now
         # A case may list many submissions of one seat.
-        self._measured_before: OrderedDict[bytes, Checked] = OrderedDict()
+        self._measured_before: OrderedDict[tuple[bytes, str | None], Checked] = OrderedDict()
 
     def of(self, history: History) -> History:
         """The same, its newest submissions measured by this validator as far as their versions are here."""
@@ -41,9 +41,10 @@ class Recount:
             submission = self._view.submission(bytes.fromhex(one.submission))
             if submission is None or not self._bench.holds(submission.step):
                 continue
-            checked = self._measured_before.get(submission.id) or self._measured(submission, leading)
+            key = submission.id, leading
+            checked = self._measured_before.get(key) or self._measured(submission, leading)
             if checked is not None:
-                self._measured_before[submission.id] = checked
+                self._measured_before[key] = checked
                 if len(self._measured_before) > _REMEMBERED:
                     self._measured_before.popitem(last=False)
                 again[one.submission] = replace(

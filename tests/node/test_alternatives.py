@@ -230,6 +230,39 @@ def test_no_more_than_the_share_is_prefilled_again_for_suspects() -> None:
     assert 0.01 < again / prefilled < 0.04  # drawn ones, and what may be ahead of the share
 
 
+def test_a_juror_that_has_not_looked_for_an_alternative_clears_nobody_of_it() -> None:
+    """Margins of a rounded cache are those of honest work."""
+    found = entry({proofs_by("kv_fp8"): Sums.of_trials(60, 60)}, own=False)
+    margins = {name: Sums(0, 0, 40 * UNIT) for name in ("margins_hard", "margins_soft")}
+    own = [replace(entry(margins), submission=f"{number:064x}") for number in range(1, 5)]
+
+    def clears(*more: CountedReceipt) -> bool:
+        return History(BUDGET, 0, [*own, *more]).weigh(margins, 2_000).clears
+
+    assert clears()
+    assert not clears(found)
+    assert clears(found, entry({proofs_by("kv_fp8"): Sums.of_trials(3, 40)}))
+    assert not clears(found, entry({proofs_by("kv_fp8"): Sums.of_trials(1, 10)}))
+    assert not clears(found, entry({proofs_by("kv_fp8"): Sums.of_trials(30, 50)}))
+    assert not clears(found, entry({proofs_by("int8"): Sums.of_trials(3, 40)}))
+
+
+def test_an_alternative_that_takes_too_much_memory_or_runs_out_of_it_keeps_no_verdict_from_being_made(
+    run: TinyRun, alternatives: Alternatives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.engine.device.free_bytes", lambda _: 1 << 16)
+    candidate = looked_at(run, alternatives, run.engine, 0, "int8")
+    assert (candidate.checked.again, candidate.checked.samples) == ({}, 255)
+    monkeypatch.undo()
+
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Alternatives, "engine", exhausted)
+    candidate = looked_at(run, alternatives, run.engine, 0, "int8")
+    assert (candidate.checked.again, candidate.checked.samples) == ({}, 255)
+
+
 # ---- evidence ----------------------------------------------------------------------------------------------------------
 
 

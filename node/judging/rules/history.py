@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from node.engine import Verifier
+from node.engine import Verifier, memory
 from node.engine.proofs import bits
 from node.judging.alternatives import nearer, sides
 from node.judging.candidate import Candidate
@@ -35,7 +35,8 @@ def _prefill_again(c: Candidate, name: str) -> None:
         return
     rows = sorted(c.compared & c.scored.keys() & c.points.keys())
     try:
-        found = _compared(c, c.alternative(name), rows)
+        with memory.told():
+            found = _compared(c, c.alternative(name), rows)
     except MurmurationError as error:
         log.info("nothing is prefilled again as %s: %s", name, error)
         return
