@@ -63,8 +63,9 @@ def test_a_claim_is_on_the_side_that_most_of_its_points_are_nearer_to(claimed: l
     assert side(bf16(claimed)) == found
 
 
+@pytest.mark.filterwarnings("error")
 def test_points_that_are_no_numbers_count_for_nothing() -> None:
-    nothing = np.array([0x7FC0, 0xFF80, 0x7F80, 0xFFFF], np.uint16)
+    nothing = np.array([0x7FC0, 0xFF80, 0x7F81, 0xFFFF], np.uint16)
     assert side(nothing) == 0
     claimed = bf16(OTHER)
     claimed[1] = 0x7FC0
