@@ -22,14 +22,19 @@ def main() -> None:
         metavar="SEATS",
         help="so many seats of each pair are put together of what OUT holds, and weighed",
     )
+    parser.add_argument("--join", type=Path, nargs="+", metavar="PART", help="recordings that OUT is put together of")
     given = parser.parse_args()
     file = given.out.with_suffix(".npz")
     if given.weigh:
         for line in report.weigh(recorded.read(file), given.weigh, given.seed):
             print(line, flush=True)
         return
+    if given.join:
+        recorded.write(file, recorded.join([recorded.read(part.with_suffix(".npz")) for part in given.join]))
+        print(file, recorded.digest(file))
+        return
     with tempfile.TemporaryDirectory() as folder:
-        made = record.record(Path(folder), given.seed, given.share, given.minutes, _say)
+        made = record.record(Path(folder), given.seed, given.share, given.minutes, given.policies, _say)
     recorded.write(file, made)
     print(file, recorded.digest(file))
 

@@ -86,15 +86,18 @@ def sums_row(scores: TokenScores, limit: Limit) -> list[list[int]]:
     return row_of(sums.of_completion(scores, limit) | {TIGHT: tight})
 
 
-def record(folder: Path, seed: int, share: float, minutes: float, says: Says = print) -> Recording:
-    """With everything drawn from `seed`, and this share of the completions; what is not begun after so many minutes is left out."""
+def record(
+    folder: Path, seed: int, share: float, minutes: float, numbers: Sequence[int], says: Says = print
+) -> Recording:
+    """Of the policies of these numbers, with everything drawn from `seed`, and this share of the completions; what is not begun after so many
+    minutes is left out."""
     began, limit, draws = time.monotonic(), limits(), Random(seed)
     noisy = backends.noisy(TIMES * float(limit.soft) / noise.SOFT)
     pairs = backends.PAIRS | {noisy: (backends.EAGER,)}
     used = list(dict.fromkeys(backend for made_by, by in pairs.items() for backend in (made_by, *by)))
     names = [backend.name for backend in used]
     columns, measured = _Columns(), NoiseMeasurements()
-    for number in range(len(policies.TARGETS)):
+    for number in numbers:
         with policies.made(folder / str(number), number) as policy:
             says(f"{time.monotonic() - began:.0f} s: policy {number}")
             engines = {backend: backend.engine(policy.folder) for backend in used}
@@ -113,7 +116,8 @@ def record(folder: Path, seed: int, share: float, minutes: float, says: Says = p
                                 columns.checks["sums"].append(sums_row(scores, limit))
                                 measured.add((maker.name, checker.name), at, scores)
                     says(f"{time.monotonic() - began:.0f} s: {count} of at most {length} tokens by {maker.name}")
-    about = _about(columns, names, limit, measured, seed, share, time.monotonic() - began)
+    said = f"--seed {seed} --policies {' '.join(map(str, numbers))}" + f" --share {share:g}" * (share != 1)
+    about = _about(columns, names, limit, measured, said, time.monotonic() - began)
     return Recording(about, columns.arrays())
 
 
@@ -155,11 +159,11 @@ def checked(backend: Backend, engine: TorchEngine, units: Sequence[Unit]) -> lis
 
 
 def _about(
-    columns: _Columns, names: list[str], limit: Limit, measured: NoiseMeasurements, seed: int, share: float, seconds: float
+    columns: _Columns, names: list[str], limit: Limit, measured: NoiseMeasurements, said: str, seconds: float
 ) -> dict[str, Any]:  # fmt: skip
     units = {name: np.array(of) for name, of in columns.units.items()}
     return {
-        "command": f"scripts/record-sums OUT --seed {seed}" + f" --share {share:g}" * (share != 1),
+        "command": f"scripts/record-sums OUT {said}",
         "machine": f"{platform.machine()} {platform.system()}, {_processor()}",
         "software": {"python": platform.python_version()} | {n: version(n) for n in ("numpy", "torch", "transformers")},
         "seconds": round(seconds),

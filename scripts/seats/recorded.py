@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,37 @@ def write(path: Path, recording: Recording) -> None:
     np.savez_compressed(path, allow_pickle=False, **recording.arrays)
     about = recording.about | {"sha256": digest(path)}
     path.with_suffix(".json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+
+
+def join(parts: Sequence[Recording]) -> Recording:
+    """Of other policies or other draws each, as one. Raises ValueError where they are of other backends, or compared with other noise."""
+    first = parts[0].about
+    common = ("calibration", "noise", "backends")
+    if any(part.about[name] != first[name] for part in parts for name in common):
+        raise ValueError("the parts are of other backends or of other noise")
+    arrays: dict[str, list[NDArray[Any]]] = {name: [] for name in parts[0].arrays}
+    before = 0
+    for part in parts:
+        for name, of in part.arrays.items():
+            arrays[name].append(of + before if name == "unit" else of)
+        before += len(part.arrays["tokens"])
+    about = {name: first[name] for name in common} | {
+        "units": before,
+        "tokens": sum(part.about["tokens"] for part in parts),
+        "pairs": _joined_pairs(parts),
+        "parts": [{name: of for name, of in part.about.items() if name not in common} for part in parts],
+    }
+    return Recording(about, {name: np.concatenate(of, axis=-1) for name, of in arrays.items()})
+
+
+def _joined_pairs(parts: Sequence[Recording]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for of in (of for part in parts for of in part.about["pairs"]):
+        pair = (of["made_by"], of["checked_by"])
+        one = found.setdefault(pair, dict(zip(("made_by", "checked_by"), pair, strict=True)))
+        for name in ("units", "tokens", "mismatches"):
+            one[name] = one.get(name, 0) + of[name]
+    return [found[pair] for pair in sorted(found)]
 
 
 def row_of(sums: SumsByName) -> list[list[int]]:

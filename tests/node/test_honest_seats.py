@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 from seats import backends, policies, record, recorded, report, resample
 from seats.policies import Policy
-from seats.recorded import TIGHT, Integers, PairWork, Recording
 from seats.record import sums_row
+from seats.recorded import TIGHT, Integers, PairWork, Recording
 from swarm.tiny_run import TinyRun
 
 from node.judging.history import CountedReceipt, History, Weighed
@@ -23,7 +23,7 @@ from protocol.runspec import HistoryBudget
 from protocol.statistics import MARGINS_SOFT
 from protocol.verdict import Outcome
 
-RECORDING = Path(__file__).parents[1] / "corpora" / "honest_sums.npz"
+RECORDING = Path(__file__).parents[1] / "recordings" / "honest_sums.npz"
 DIGEST = "0" * 64
 """Of the recording. A new one is a new measurement: docs/measurements.md says what it is of."""
 BUDGET = HistoryBudget()
@@ -90,6 +90,17 @@ def test_seats_weighed_many_at_a_time_are_weighed_as_a_validator_does(recording:
     assert outcomes == {Outcome.ACCEPT, Outcome.SOFT}
 
 
+def test_a_seat_is_made_of_whole_completions_of_one_policy_and_length() -> None:
+    """Here each of the first adds one, and each of the second two."""
+    lengths = np.array([8, 8, 8, 100, 100])
+    kinds = np.array([1, 1, 1, 2, 2])
+    pair = PairWork("one", "another", kinds, lengths, lengths, np.ones((5, 4, 3), np.int64) * kinds[:, None, None])
+    (short, long) = resample.drawn(pair, 20, np.random.default_rng(0))
+    for looks, each in ((short, 64), (long, 2 * 16)):
+        assert (looks == each * np.arange(1, 9)[:, None, None]).all()
+        assert len(looks) == 10
+
+
 def test_a_few_hundred_honest_seats_of_each_pair_are_not_found_and_a_null_below_their_noise_finds_them(
     recording: Recording,
 ) -> None:
@@ -118,26 +129,21 @@ def test_two_hundred_fresh_completions_of_two_backends_are_as_the_recorded_ones(
     policy, draws = Policy(model, tiny_run.tokenizer, tiny_run.context.tasks), Random(4)
     maker, checker = backends.FUSED, backends.EAGER
     works, again = maker.engine(model), checker.engine(model)
-    rows, lengths = [], []
-    for length, count in ((8, 160), (100, 40)):
+    rows, counts = [], {8: 170, 100: 30}
+    for length, count in counts.items():
         for units in record.made(works, policy, length, count, draws):
             rows += [sums_row(scores, record.limits()) for scores in record.checked(checker, again, units)]
-            lengths += [length] * len(units)
     assert len(rows) == 200
     fresh, order = np.array(rows), np.random.default_rng(5)
     for _ in range(20):
         seat = fresh[order.permutation(200)].reshape(10, 20, *fresh.shape[1:]).sum(1).cumsum(0)
         assert {one.outcome for one in looked_at(seat)} == {Outcome.ACCEPT}
     pair = recording.pair(maker.name, checker.name)
-    usual = [ratio(pair.sums[alike(pair, lengths, order)]) for _ in range(500)]
+    of = {length: np.flatnonzero(pair.lengths == length) for length in counts}
+    picks = [np.concatenate([order.choice(of[n], count) for n, count in counts.items()]) for _ in range(500)]
+    usual = [ratio(pair.sums[units]) for units in picks]
     assert ratio(fresh) <= 2 * max(usual)
     assert max(usual) < 1  # of what the null expects
-
-
-def alike(pair: PairWork, lengths: list[int], order: np.random.Generator) -> list[int]:
-    """Recorded units of these lengths."""
-    of = {length: np.flatnonzero(pair.lengths == length) for length in set(lengths)}
-    return [int(order.choice(of[length])) for length in lengths]
 
 
 def ratio(sums: Integers) -> float:
