@@ -22,6 +22,9 @@ def main() -> None:
         metavar="SEATS",
         help="so many seats of each pair are put together of what OUT holds, and weighed",
     )
+    parser.add_argument(
+        "--policies", type=int, nargs="+", default=[0, 1, 2], help="whose work is recorded (default all: 0 1 2)"
+    )
     parser.add_argument("--join", type=Path, nargs="+", metavar="PART", help="recordings that OUT is put together of")
     given = parser.parse_args()
     file = given.out.with_suffix(".npz")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from pathlib import Path
 from random import Random
@@ -24,10 +23,11 @@ from protocol.statistics import MARGINS_SOFT
 from protocol.verdict import Outcome
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "honest_sums.npz"
-DIGEST = "0" * 64
+DIGEST = "4f8e1b1b2a4d8f1c851d72ee4d51717a430b6447af29879b90493e25eac50742"
 """Of the recording. A new one is a new measurement: docs/measurements.md says what it is of."""
 BUDGET = HistoryBudget()
-TEN = math.log(10)
+SMALL = HistoryBudget(seats=1, days=366, soft="0.05")
+"""A bound that noisy seats reach soon."""
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def noisy(recording: Recording) -> PairWork:
     return found
 
 
-def looked_at(looks: Integers) -> list[Weighed]:
+def looked_at(looks: Integers, budget: HistoryBudget = BUDGET) -> list[Weighed]:
     """What a validator makes of one seat [W, L, 3] at each of its submissions."""
     counted: list[CountedReceipt] = []
     found = []
     for number, of in enumerate(np.diff(looks, axis=0, prepend=0)):
         this = recorded.sums_of(of)
-        found.append(History(BUDGET, 0, counted).weigh(this))
+        found.append(History(budget, 0, counted).weigh(this))
         counted.append(CountedReceipt(f"{number:064x}", "0x" + "1" * 40, "d" * 64, 1_000, this, True))
     return found
 
@@ -76,17 +76,18 @@ def test_seats_weighed_many_at_a_time_are_weighed_as_a_validator_does(recording:
     draws = np.random.default_rng(1)
     outcomes = set()
     for pair in (noisy(recording), honest(recording)[0]):
-        for looks in resample.drawn(pair, 12, draws):
+        for looks in resample.drawn(pair, 24, draws):
             many = resample.weighed(looks)
-            bound = history.bounds(BUDGET)
+            bound = history.bounds(SMALL)
             for seat, of in enumerate(looks):
-                for at, one in enumerate(looked_at(of)):
+                for at, one in enumerate(looked_at(of, SMALL)):
                     assert many.soft[seat, at] == pytest.approx(one.after.soft, abs=1e-6)
                     assert many.hard[seat, at] == pytest.approx(one.after.hard, abs=1e-6)
                     assert many.adds[seat, at] == one.adds
                     is_soft = many.adds[seat, at] and many.soft[seat, at] >= bound.soft
                     assert one.outcome == (Outcome.SOFT if is_soft else Outcome.ACCEPT)
                     outcomes.add(one.outcome)
+            assert (np.diff(looks, axis=1) >= 0).all()
     assert outcomes == {Outcome.ACCEPT, Outcome.SOFT}
 
 
@@ -101,22 +102,22 @@ def test_a_seat_is_made_of_whole_completions_of_one_policy_and_length() -> None:
         assert len(looks) == 10
 
 
-def test_a_few_hundred_honest_seats_of_each_pair_are_not_found_and_a_null_below_their_noise_finds_them(
+def test_of_a_thousand_seats_of_each_pair_none_is_wronged_and_a_null_below_their_noise_wrongs_many(
     recording: Recording,
 ) -> None:
+    """E-values alone, whatever the budget: at most one seat in a hundred passes 10^2."""
     draws = np.random.default_rng(2)
     for pair in honest(recording):
-        found = resample.simulate(pair, 300, BUDGET, draws)
-        assert (found.seats, found.soft, found.hard) == (300, 0, 0), pair.name
-        assert found.highest[0] < 2, pair.name
-        assert found.passed[2] <= 0.01 * found.seats, pair.name
-        tight = resample.simulate(pair, 300, BUDGET, draws, margins=TIGHT)
-        assert tight.passed[2] > 0.02 * tight.seats, pair.name
+        found = resample.simulate(pair, 1_000, BUDGET, draws)
+        assert (found.seats, found.soft, found.hard) == (1_000, 0, 0), pair.name
+        assert found.passed[2] <= 10, pair.name
+        tight = resample.simulate(pair, 200, BUDGET, draws, margins=TIGHT)
+        assert tight.passed[2] > 10, pair.name
 
 
-def test_seats_with_three_times_the_calibrated_noise_are_unpaid_at_most(recording: Recording) -> None:
+def test_seats_with_three_times_the_calibrated_noise_are_suspected_and_never_slashed(recording: Recording) -> None:
     found = resample.simulate(noisy(recording), 500, BUDGET, np.random.default_rng(3))
-    assert found.soft > 0
+    assert found.passed[4] > 50
     assert found.hard == 0
 
 
@@ -142,8 +143,7 @@ def test_two_hundred_fresh_completions_of_two_backends_are_as_the_recorded_ones(
     of = {length: np.flatnonzero(pair.lengths == length) for length in counts}
     picks = [np.concatenate([order.choice(of[n], count) for n, count in counts.items()]) for _ in range(500)]
     usual = [ratio(pair.sums[units]) for units in picks]
-    assert ratio(fresh) <= 2 * max(usual)
-    assert max(usual) < 1  # of what the null expects
+    assert ratio(fresh) <= max(usual)
 
 
 def ratio(sums: Integers) -> float:
@@ -164,7 +164,7 @@ def test_a_probability_is_bounded_as_clopper_and_pearson_have_it(found: int, of:
 def test_of_a_hundred_thousand_seats_of_each_pair_none_is_wronged(
     recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the run's budget; and by e-values alone, of which one seat in ten thousand may pass 10^4."""
+    """With the run's budget; and by e-values alone, of which one seat in a hundred may pass 10^2."""
     draws = np.random.default_rng(6)
     lines = []
     for pair in honest(recording):
@@ -172,8 +172,7 @@ def test_of_a_hundred_thousand_seats_of_each_pair_none_is_wronged(
         lines.append(report.line(pair, found))
         assert found.hard == 0, lines[-1]
         assert resample.at_most(found.soft, found.seats) <= 1e-4, lines[-1]
-        for level, passed in found.passed.items():
-            assert passed <= 10.0**-level * found.seats, lines[-1]
+        assert found.passed[2] <= 0.01 * found.seats, lines[-1]
     wide = resample.simulate(noisy(recording), 100_000, BUDGET, draws)
     lines.append(report.line(noisy(recording), wide))
     assert wide.hard == 0
