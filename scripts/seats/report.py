@@ -34,7 +34,7 @@ def supported(recording: Recording) -> Iterator[str]:
     confidence = f"{100 * resample.CONFIDENCE:g} %"
     yield f"`soft at most` holds with {confidence} confidence for seats of these completions, each drawn as often as it comes."
     yield f"Of {units} distinct completions none is of a kind that is rarer than {resample.unseen(units):.1e} ({confidence}): such ones no simulation knows."
-    yield f"Without sharing, they make {units // most} seats of {most}; beyond that the bound of the budget rests on Ville's inequality."
+    yield f"Without sharing, they make {units // most} seats of {most}; beyond that the budget rests on Ville's inequality, where noise is within the null."
 
 
 def weigh(recording: Recording, seats: int, seed: int) -> Iterator[str]:
