@@ -32,7 +32,10 @@ def demo() -> dict[str, Any]:
             "file_bytes_max": 1 << 20,
             "sampling": {"group_size": 16, "groups_per_submission": 4, "temperature": "1", "max_new_tokens": 10},
             "reward": {"alpha": "0"},
-            "verification": {"validators_needed": 1, "prefill_share": "0.5", "calibration": "tiny-qwen3-float32-cpu"},
+            "verification": {
+                "validators_needed": 1, "prefill_share": "0.5", "calibration": "tiny-qwen3-float32-cpu",
+                "history": {"seats": 100},  # what a seat does in thirty days is judged by its sums as well
+            },
             "model": {"compute_dtype": "float32"},
             "environments": [
                 {

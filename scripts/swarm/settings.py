@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from protocol.runspec import SamplingSpec
 from swarm.hosts import HERE, SwarmHost
 from trainer.presets import demo
 
@@ -78,7 +79,12 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
             "max_per_step": 3, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
             "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
         },
-        "spec": tables["spec"] | {"environments": list(environments), "sampling": sampling},
+        "spec": tables["spec"]
+        | {
+            "environments": list(environments),
+            "sampling": sampling,
+            "verification": _verification(tables["spec"]["verification"], sampling),
+        },
         "trainer": tables["trainer"]
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
@@ -86,3 +92,10 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         },
         "hub": {"keystore": "trainer.json", "host": host.address, "port": 0, "origin_port": 0},
     }  # fmt: skip
+
+
+def _verification(verification: dict[str, Any], sampling: dict[str, Any]) -> dict[str, Any]:
+    """That of the demo; by sums only where tokens are drawn from the whole distribution."""
+    spec = SamplingSpec.model_validate(sampling)
+    is_whole = float(spec.temperature) > 0 and not spec.is_cut
+    return {key: value for key, value in verification.items() if is_whole or key != "history"}

@@ -73,8 +73,7 @@ def test_every_quantity_that_has_a_limit_is_measured_as_the_rules_do(scene: Scen
     found = _judged_falsely((scene,), 1)
     assert len(limited) == 11
     assert set(found.largest) == limited
-    of_run = limited - {"mean_logprob_error"}  # of which the shipped calibration, being older, knows nothing
-    assert set(found.above_soft) == set(found.above_hard) == of_run
+    assert set(found.above_soft) == set(found.above_hard) == limited
     measured: dict[str, list[float]] = {name: [] for name in limited}
     candidate = WRONG_SEED.make(scene, 0)
     _measure(candidate, measured)

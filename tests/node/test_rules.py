@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from cheats.engines import SmallerModelEngine
 from swarm.conversing import conversed, conversing
-from swarm.tiny_run import TinyRun, tokens_of, with_sample
+from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.contributor.generation import Made
 from node.engine.torch_engine import TorchEngine
@@ -137,6 +137,20 @@ def test_logprobs_that_are_steadily_a_little_off_are_judged_where_the_spec_has_a
         finding = judge(run.rewrite(run.honest(), with_sample(run.read(run.honest()), row, claimed.samples[row])))
         outcomes.append(None if finding is None else (finding.outcome, finding.samples))
     assert outcomes == [None, (Outcome.SOFT, 1 << row), (Outcome.HARD, 1 << row)]
+
+
+def test_the_shipped_limits_find_logprobs_that_are_steadily_a_little_off(tiny_run: TinyRun) -> None:
+    """In a whole judgement, by the calibration of the demo and the presets of one machine."""
+    made = tiny_run.honest()
+    assert judge(tiny_run.candidate(made)) is None
+    file = tiny_run.read(made)
+    row = longest(file, at_least=8)
+    sample = file.samples[row]
+    off = np.where(np.arange(len(sample.logprobs)) % 2, 0.029, -0.029).astype(np.float32)
+    finding = judge(tiny_run.rewrite(made, with_sample(file, row, replace(sample, logprobs=sample.logprobs + off))))
+    assert finding is not None
+    assert (finding.rule, finding.samples) == ("sampling", 1 << row)
+    assert "logprob" in finding.detail
 
 
 def test_a_chunk_of_small_margins_is_judged_where_the_spec_has_a_limit(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_FIELD, TOPLOC_K
 from protocol.errors import Malformed, MurmurationError
+from tests.protocol.patterns import competing, drawn
 
 
 def rows(tokens: int, hidden: int, seed: int = 0) -> toploc.Bits:
@@ -101,6 +102,23 @@ def test_the_largest_are_the_first_in_a_full_sort(size: int, levels: int, seed: 
         order = sorted(range(size), key=lambda i: (-magnitudes[i], i))
         assert found.tolist() == sorted(order[:TOPLOC_K])
         assert (patterns == chunk[found]).all()
+
+
+@given(st.integers(1, 32), st.sampled_from([16, 200, 2048, 4096]), st.integers(1, 0x7F80), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_a_proof_of_any_k_largest_is_read_but_for_the_places_that_equals_compete_for(
+    tokens: int, hidden: int, levels: int, seed: int
+) -> None:
+    """As others may make it who take other equals than those of the lowest index: theirs is the same, byte for byte, wherever nothing ties there."""
+    chunk = drawn(tokens, hidden, levels, seed)
+    flat, random = chunk.reshape(-1), np.random.default_rng(seed)
+    by_magnitude = np.lexsort((random.permutation(flat.size), -(flat & 0x7FFF).astype(np.int64)))
+    taken = np.sort(by_magnitude[:TOPLOC_K])
+    [foreign] = toploc.encode(taken[None], flat[taken][None])
+    [[score]] = toploc.score([chunk], [[foreign]])
+    assert max(score.exponents, score.signs) <= competing(chunk)
+    if competing(chunk) == 0:
+        assert [[foreign]] == toploc.prove([chunk])
 
 
 def test_the_layout_of_the_activations_does_not_matter() -> None:

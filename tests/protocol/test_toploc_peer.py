@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 import torch
 from benches import peers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from node.engine.proofs import bits
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_K
+from tests.protocol.patterns import competing, drawn
 
 pytestmark = [
     pytest.mark.peer,
@@ -99,6 +102,25 @@ def test_both_build_the_same_bytes_and_score_them_alike(package: Package, tokens
                 assert seen is shifted, "only there equal magnitudes may compete for the last places"
 
 
+@given(
+    st.integers(1, 65), st.sampled_from([1, 3, 64, 129, 1024, 4096]), st.integers(1, 0x7F80), st.integers(0, 2**32 - 1)
+)
+@settings(max_examples=200, deadline=None)
+def test_bytes_are_equal_wherever_nothing_ties_for_the_last_place_and_both_read_each_other_everywhere(
+    package: Package, tokens: int, hidden: int, levels: int, seed: int
+) -> None:
+    """Few levels make many ties. Where equal magnitudes compete for the last places the package takes any, ours the lowest indices: so many points may
+    differ, and no more."""
+    rows = drawn(tokens, hidden, levels, seed)
+    own, theirs = toploc.prove([rows])[0], package.prove(rows)
+    read, answers = toploc.score([rows], [theirs])[0], package.score(rows, own)
+    for i, chunk in enumerate(chunks(rows)):
+        if (most := competing(chunk)) == 0:
+            assert own[i] == theirs[i]
+            assert [read[i].exponents, read[i].signs, *answers[i]] == [0, 0, 0, 0, 0]
+        assert max(read[i].exponents, read[i].signs, answers[i][0]) <= most
+
+
 @pytest.mark.parametrize(("tokens", "hidden"), [(1, 5120), (33, 1024), (32, 4096)])
 def test_equal_magnitudes_cost_no_more_points_than_there_are_of_them(
     package: Package, tokens: int, hidden: int
@@ -108,7 +130,4 @@ def test_equal_magnitudes_cost_no_more_points_than_there_are_of_them(
     read = toploc.score([rows], [package.prove(rows)])[0]
     answers = package.score(rows, toploc.prove([rows])[0])
     for chunk, own, (mismatches, *_) in zip(chunks(rows), read, answers, strict=True):
-        magnitudes = np.sort(chunk.reshape(-1) & 0x7FFF)[::-1]
-        last = magnitudes[TOPLOC_K - 1]
-        competing = int((magnitudes[:TOPLOC_K] == last).sum()) if (magnitudes[TOPLOC_K:] == last).any() else 0
-        assert max(own.exponents, mismatches) <= competing
+        assert max(own.exponents, mismatches) <= competing(chunk)

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.settings import SwarmSettings, run_file
+from swarm.tiny_run import TinyRun
 from typer.testing import CliRunner
 
 from protocol.errors import ConfigError
 from protocol.settings import toml as as_toml
 from protocol.settings import write_toml
+from protocol.shell import runfile
 from tests.hub.desk import small_spec
 from trainer.commands import app
 from trainer.config import LossSettings, OptimizerSettings, RunSettings
@@ -31,6 +34,35 @@ def test_a_preset_is_a_run_that_could_be_started(name: str) -> None:
     own = {key: tables["spec"][key] for key in ("sampling", "reward", "max_lag")}
     own["verification"] = {**small_spec().verification.model_dump(), "uncalibrated": []}  # class 0 alone, as the preset
     small_spec(**own)
+
+
+def test_the_demos_run_is_judged_by_sums_and_by_claimed_logprobs(tmp_path: Path, tiny_run: TinyRun) -> None:
+    """By what the shipped calibration has."""
+    write_toml(tmp_path / "run.toml", preset("demo"), "The preset.")
+    verification = runfile.complete(tmp_path / "run.toml", tiny_run.model).verification
+    assert verification.history is not None
+    assert verification.noise is not None
+    assert 1e-5 < float(verification.noise.soft) < float(verification.noise.hard) < 1e-3, "float32 rounds by 1e-6"
+    assert verification.sampling.mean_logprob_error is not None
+    assert float(verification.sampling.mean_logprob_error.soft) < 0.029
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_summed"),
+    [({}, True), ({"top_p": "0.9"}, False), ({"top_k": 5}, False), ({"temperature": "0"}, False)],
+)
+def test_a_devnet_is_judged_by_sums_where_its_tokens_are_drawn_from_the_whole_distribution(
+    sampling: dict[str, Any], is_summed: bool, tmp_path: Path, tiny_run: TinyRun
+) -> None:
+    """Else its spec would be refused."""
+    environments = preset("demo")["spec"]["environments"]
+    tables = run_file(
+        SwarmSettings(sampling=sampling), environments, rpc="", contract="0x" + "00" * 20, chain_id=1, run=1, trainer="0x" + "00" * 20,
+        bootnode="", first_block=0,
+    )  # fmt: skip
+    write_toml(tmp_path / "run.toml", {key: tables[key] for key in ("spec", "trainer")}, "A devnet's.")
+    spec = runfile.complete(tmp_path / "run.toml", tiny_run.model)
+    assert (spec.verification.history is not None) == is_summed
 
 
 def test_the_papers_recipe_is_the_default() -> None:

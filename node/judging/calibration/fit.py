@@ -118,6 +118,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
         "noise": {
             "confidence": _text(noise.CONFIDENCE),
             "times": {"soft": _text(noise.SOFT), "hard": _text(noise.HARD)},
+            "floor": _text(noise.FLOOR),
             "pairs": [
                 {
                     "made_by": made_by,
@@ -127,6 +128,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
                     "mismatches": _text(of.mismatches),
                     "estimate": _text(of.estimate),
                     "upper": _text(of.upper),
+                    "source": of.source,
                 }
                 for (made_by, checked_by), of in bounds.items()
             ],

@@ -27,7 +27,7 @@ from protocol.environments import TaskSet
 from protocol.eprocess import Sums
 from protocol.errors import ConfigError
 from protocol.runspec import SamplingSpec
-from protocol.sampling import TokenScores
+from protocol.sampling import Floats, TokenScores
 from protocol.tokenizer import Tokenizer
 
 MISMATCH_ABOVE, MARGIN_CLIP = 0.01, 0.5
@@ -129,6 +129,8 @@ class CheckedCompletion:
     """Of the completion among the distinct ones, of honest work."""
     scores: TokenScores | None = field(default=None, repr=False)
     """Of its tokens, by the checker; of honest work they are taken into `Measurements.noise` and not kept."""
+    claimed: Floats | None = field(default=None, repr=False)
+    """Logprobs of its tokens by what made it, likewise."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,10 @@ class Measurements:
 
     def take(self, checked: CheckedCompletion, made_by: Variant, checked_by: Variant, number: int) -> None:
         """One check of an honest completion, which has this number among the distinct ones."""
-        if checked.scores is not None:
-            self.noise.add((made_by.kind, checked_by.kind), number, checked.scores)
+        if checked.scores is not None and checked.claimed is not None:
+            self.noise.add((made_by.kind, checked_by.kind), number, checked.scores, checked.claimed)
         engines = made_by.engine, checked_by.engine
-        self.honest.append(replace(checked, engines=engines, number=number, scores=None))
+        self.honest.append(replace(checked, engines=engines, number=number, scores=None, claimed=None))
 
     @property
     def distinct(self) -> int:
@@ -250,14 +252,13 @@ def check(engine: Engine, spec: SamplingSpec, completions: Sequence[KeyedComplet
     for one, states, of_row in zip(completions, hidden, scores, strict=True):
         completion = one.completion
         scores_T = engine.score(states, completion.tokens, key=one.key, **spec.distribution)
-        drawn = sampling.measure(
-            scores_T, np.array(completion.logprobs), mismatch_above=MISMATCH_ABOVE, margin_clip=MARGIN_CLIP
-        )
+        claimed = np.array(completion.logprobs, np.float64)
+        drawn = sampling.measure(scores_T, claimed, mismatch_above=MISMATCH_ABOVE, margin_clip=MARGIN_CLIP)
         values = {
             **{name: [score.measured[name] for score in of_row] for name in PER_CHUNK},
             **{name: [drawn[name].value] for name in PER_SEQUENCE},
         }
-        found.append(CheckedCompletion(values, len(completion.tokens), scores=scores_T))
+        found.append(CheckedCompletion(values, len(completion.tokens), scores=scores_T, claimed=claimed))
     return found
 
 

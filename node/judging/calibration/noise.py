@@ -2,12 +2,24 @@
 
 The unit is a distinct completion. What several variants of one kind say of one and the same completion is averaged, for it is one
 observation. Kinds are an engine and its attention; each pair of kinds, one that made and one that checked, is measured apart, and the worst
-counts. Two upper bounds are taken, and the larger counts:
+counts. The larger of two upper bounds is taken:
 
 - of the spread: the noise of which so large margins, by their mean over completions, are expected; a normal bound, with the deviation
   between completions. It holds where there are many margins.
 - of the number: the noise of which so many mismatched tokens are expected; the exact bound of a Poisson count, widened by how much counts
   of completions scatter beyond it. It holds where there are few, or none.
+
+Where hardly any token is mismatched, as in float32, the number bounds noise by how little was looked at: none of some thousands leaves 0.01
+logits possible, where rounding is of 1e-6. There a third bound takes the place of both, if it is lower:
+
+- of claimed logprobs, of which every token has one. With δ a logit's error, maker's less checker's, and p probabilities, a claim strays by
+  e = Σ p_j·(δ_drawn - δ_j) over the other tokens j. So e / (1 - p_drawn) is a mean, over the rivals by their chances to be next best, of the very
+  differences whose spread is the noise. Differences are wider than their mean: where a rival's error is as wide as the drawn token's, at most
+  twice in the square. Hence noise² ≤ 2·Σe² / Σ(1 - p_drawn)², with a normal bound as that of the spread. It assumes that claims are made of the logits
+  that were drawn from, and that no token's error is wide which is never drawn. What is common to all logits cancels on both sides.
+
+On tiny policies, against logits written down while they were decoded, 2·Σe² / Σ(1 - p_drawn)² lay between 1.06 and 2.7 times the square of what rivals within
+a logit showed (float32 and bfloat16, each of eager and fused attention against each).
 
 Shapes: U units, G grid points.
 """
@@ -34,6 +46,13 @@ SOFT, HARD = 1.5, 3.2
 """The soft null is this many times the class's noise, the hard one this many times the worst noise ever measured. Margins grow with the square:
 a seat with thrice the noise has nine times the margins, and is within the hard null however long it works."""
 
+FLOOR = 1e-4
+"""Logits: the smallest soft null, for a run meets devices and policies that this machine is not. A policy that is sure of its answers had noise of 6e-6 in
+float32, where the one it began as had 6e-7: this is 16 times the former. Lower: honest work of a later policy may exceed the null; higher:
+cheats with margins below eight times as much count for less."""
+_FEW = 10
+"""Mismatched tokens of a pair below which their number says less than the claimed logprobs do."""
+
 _GRID_G: Floats = np.geomspace(1e-7, NOISE_MAX, 90)
 Pair = tuple[str, str]
 """The kinds of what made a completion, and of what checked it."""
@@ -50,6 +69,8 @@ class NoiseBound:
     tokens: int
     mismatches: float
     """Tokens of them that were not the draw; of a completion that several variants checked, their mean."""
+    source: str
+    """What the upper bound is of: "spread", "number" or "logprobs"."""
 
 
 @dataclass
@@ -58,9 +79,9 @@ class NoiseMeasurements:
 
     _seen: dict[Pair, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
-    def add(self, pair: Pair, unit: int, scores: TokenScores) -> None:
-        """`unit` is the number of the completion."""
-        self._seen[pair][unit].append(_observed(scores))
+    def add(self, pair: Pair, unit: int, scores: TokenScores, claimed: Floats) -> None:
+        """`unit` is the number of the completion; `claimed` [T] the logprobs that came with it."""
+        self._seen[pair][unit].append(_observed(scores, claimed))
 
     def bounds(self) -> dict[Pair, NoiseBound]:
         return {
@@ -69,30 +90,44 @@ class NoiseMeasurements:
         }
 
 
-def _observed(scores: TokenScores) -> Floats:
-    """[3 + 2·G]: tokens, sum of margins, mismatches; expected margins and mismatches by the grid's noise. Margins are not clipped: what is
-    expected is not either, and a clipped sum would stand for too little noise."""
+def _observed(scores: TokenScores, claimed: Floats) -> Floats:
+    """[5 + 2·G]: tokens, sum of margins, mismatches; claims' squared errors, and the square of what they are shares of; expected margins and mismatches
+    by the grid's noise. Margins are not clipped: what is expected is not either, and a clipped sum would stand for too little noise."""
     gaps = scores.gaps[np.isfinite(scores.gaps)]
     chances_GN = logit_noise.chances_of_rivals(gaps, _GRID_G[:, None])
     expected, mismatches = (chances_GN * gaps).sum(1), chances_GN.sum(1)
-    margins = scores.margins
-    return np.array([len(margins), margins.sum(), (margins > 0).sum(), *expected, *mismatches])
+    margins, errors, others = scores.margins, claimed - scores.logprobs, -np.expm1(np.minimum(scores.logprobs, 0.0))
+    seen = [len(margins), margins.sum(), (margins > 0).sum(), (errors**2).sum(), (others**2).sum()]
+    return np.array([*seen, *expected, *mismatches])
 
 
 def bound(observed: NDArray[np.floating[Any]]) -> NoiseBound:
-    """Of rows [U, 3 + 2·G]."""
-    tokens, margins_U, mismatches_U = observed[:, :3].T
-    expected_UG, counts_UG = np.split(observed[:, 3:], 2, axis=1)
-    total, mismatches = margins_U.sum(), mismatches_U.sum()
-    spread_G = np.sqrt(((margins_U[:, None] - expected_UG) ** 2).sum(0))
-    by_spread = _first_above(expected_UG.sum(0) - NormalDist().inv_cdf(CONFIDENCE) * spread_G, total)
-    counts_G = counts_UG.sum(0)
+    """Of rows [U, 5 + 2·G]."""
+    tokens, margins_U, mismatches_U, errors_U, others_U = observed[:, :5].T
+    expected_UG, counts_UG = np.split(observed[:, 5:], 2, axis=1)
+    mismatches = float(mismatches_U.sum())
+    errors_UG = others_U[:, None] * _GRID_G**2 / 2
+    upper, source = max((_of_mean(margins_U, expected_UG), "spread"), (_of_number(mismatches_U, counts_UG), "number"))
+    if mismatches < _FEW and (by_logprobs := _of_mean(errors_U, errors_UG)) < upper:
+        upper, source = by_logprobs, "logprobs"
+    by = (errors_U, errors_UG) if source == "logprobs" else (margins_U, expected_UG)
+    estimate = _first_above(by[1].sum(0), by[0].sum()) if by[0].any() else 0.0
+    return NoiseBound(estimate, upper, len(observed), int(tokens.sum()), mismatches, source)
+
+
+def _of_mean(seen_U: Floats, expected_UG: Floats) -> float:
+    """The upper bound of what is seen by its mean over units."""
+    spread_G = np.sqrt(((seen_U[:, None] - expected_UG) ** 2).sum(0))
+    return _first_above(expected_UG.sum(0) - NormalDist().inv_cdf(CONFIDENCE) * spread_G, seen_U.sum())
+
+
+def _of_number(mismatches_U: Floats, counts_UG: Floats) -> float:
+    """The upper bound of the number of mismatched tokens."""
+    mismatches, counts_G = mismatches_U.sum(), counts_UG.sum(0)
     at = min(int(np.searchsorted(counts_G, max(mismatches, 1.0))), len(_GRID_G) - 1)
     scatter = ((mismatches_U - counts_UG[:, at]) ** 2).sum() / max(counts_G[at], 1e-12)
     widened = max(1.0, float(scatter))
-    by_number = _first_above(counts_G, widened * _most_expected(mismatches / widened))
-    estimate = _first_above(expected_UG.sum(0), total) if total else 0.0
-    return NoiseBound(estimate, max(by_spread, by_number), len(observed), int(tokens.sum()), float(mismatches))
+    return _first_above(counts_G, widened * _most_expected(mismatches / widened))
 
 
 def _first_above(values_G: Floats, value: float) -> float:
@@ -131,5 +166,5 @@ def _at_most(count: int, mean: float) -> float:
 
 def limit(bounds: Iterable[NoiseBound]) -> tuple[float, float] | None:
     """Soft and hard noise for a run spec; None where the hard one is more than margins can be compared with."""
-    worst = max((bound.upper for bound in bounds), default=math.inf)
+    worst = max(max((bound.upper for bound in bounds), default=math.inf), FLOOR / SOFT)
     return (SOFT * worst, HARD * worst) if HARD * worst <= NOISE_MAX else None
