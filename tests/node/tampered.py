@@ -134,7 +134,7 @@ def a_nan_where_nobody_looks(run: TinyRun) -> Candidate:
 
 ANOTHER: dict[str, object] = {
     "protocol": 99, "chain_id": 1, "contract": "0x" + "51" * 20, "run": 7, "node": "0x" + "52" * 20, "step": 7, "sequence": 7,
-    "beacon": "ab" * 32, "spec": "cd" * 32, "hardware": 1,
+    "beacon": "ab" * 32, "spec": "cd" * 32, "hardware": 1, "build": "another",
 }  # fmt: skip
 
 
