@@ -267,7 +267,9 @@ class RunSpec(AnswerSpec):
     @model_validator(mode="after")
     def _bits_that_can_be_compared(self) -> RunSpec:
         if self.verification.bitwise is not None and not self.model.batch_invariant:
-            raise ValueError("verification.bitwise takes model.batch_invariant = true: bits depend on the batch otherwise")
+            raise ValueError(
+                "verification.bitwise takes model.batch_invariant = true: bits depend on the batch otherwise"
+            )
         return self
 
     def require_hardware(self, number: int) -> None:

@@ -24,7 +24,16 @@ from protocol import canonical
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_NAMED = ("vendor_id", "cpu family", "model", "model name", "CPU implementer", "CPU architecture", "CPU part", "CPU variant")
+_NAMED = (
+    "vendor_id",
+    "cpu family",
+    "model",
+    "model name",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU part",
+    "CPU variant",
+)
 _INSTRUCTIONS = ("sse", "avx", "fma", "f16c", "amx", "asimd", "fp", "sve", "bf16", "i8mm")
 _REDIRECTING = ("MKL_", "DNNL_", "ONEDNN_", "ATEN_", "OPENBLAS_", "ARM_COMPUTE_", "TORCH_", "KMP_", "OMP_")
 _HARMLESS = frozenset({"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_HOME", "TORCH_LOGS"})

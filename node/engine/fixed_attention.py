@@ -47,7 +47,9 @@ def _attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     kept = key.shape[1]
     asked = (query.float() * scale).reshape(len(query) * kept, -1, query.shape[-1]).contiguous()
-    return _weighted(asked, cache, sliding_window, softcap).to(query.dtype).view(len(query), 1, query.shape[1], -1), None
+    return _weighted(asked, cache, sliding_window, softcap).to(query.dtype).view(
+        len(query), 1, query.shape[1], -1
+    ), None
 
 
 def _weighted(asked: Tensor, cache: FixedCache, window: int | None, softcap: float | None) -> Tensor:

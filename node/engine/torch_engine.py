@@ -358,7 +358,13 @@ class TorchEngine:
                 with self._threads:
                     parts.append(
                         sampler.score(
-                            logits[of], part[of], key, first + of.start, temperature=temperature, top_k=top_k, top_p=top_p
+                            logits[of],
+                            part[of],
+                            key,
+                            first + of.start,
+                            temperature=temperature,
+                            top_k=top_k,
+                            top_p=top_p,
                         )
                     )
         return TokenScores.joined(parts)

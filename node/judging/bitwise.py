@@ -31,7 +31,9 @@ def proofs(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
     differing = [i for i, (mine, claimed) in enumerate(zip(own, sample.proofs, strict=True)) if mine != claimed]
     if not differing:
         return None
-    return _found("computation", row, f"{len(differing)} of {len(own)} proofs differ, the first of chunk {differing[0]}")
+    return _found(
+        "computation", row, f"{len(differing)} of {len(own)} proofs differ, the first of chunk {differing[0]}"
+    )
 
 
 def draws(c: Candidate, row: int, scores: TokenScores) -> Finding | None:
@@ -41,7 +43,9 @@ def draws(c: Candidate, row: int, scores: TokenScores) -> Finding | None:
     sample = c.samples[row]
     others = np.flatnonzero(scores.drawn != sample.completion)
     if len(others):
-        return _found("sampling", row, f"{len(others)} of {len(scores.drawn)} tokens are not the draw, the first at {others[0]}")
+        return _found(
+            "sampling", row, f"{len(others)} of {len(scores.drawn)} tokens are not the draw, the first at {others[0]}"
+        )
     if sample.logprobs is None:
         return None
     off = np.flatnonzero(scores.logprobs.astype(np.float32) != sample.logprobs)

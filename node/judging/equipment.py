@@ -26,7 +26,6 @@ from protocol.sandbox import Sandbox
 from protocol.signing import Domain
 from protocol.tokenizer import Tokenizer
 
-
 log = logging.getLogger(__name__)
 
 
@@ -148,7 +147,9 @@ class Equipment:
                 f"this engine's build is {build or 'none'!r}, and the run takes work of {'; '.join(map(repr, bitwise.builds))} alone",
                 hint="install the same versions on a machine of the same kind, or join another run",
             )
-        log.warning("the run takes work of other builds alone: no bits can be compared here, and the run's other limits hold")
+        log.warning(
+            "the run takes work of other builds alone: no bits can be compared here, and the run's other limits hold"
+        )
 
     def candidate(
         self,

@@ -25,7 +25,8 @@ from trainer.models.pretrained import make_policy
 
 INVARIANT = EngineSettings(device="cpu", batch_invariant=True)
 CASES = [
-    (name, dtype) for name in ("qwen3", "llama", "gemma2", "qwen3_moe", "deepseek_v3") for dtype in ("float32", "bfloat16")
+    ("qwen3", "float32"), ("qwen3", "bfloat16"), ("llama", "float32"), ("llama", "bfloat16"), ("gemma2", "float32"), ("qwen3_moe", "float32"),
+    ("deepseek_v3", "float32"),
 ]  # fmt: skip
 """Of these `gemma2` has windows and capped scores, `qwen3_moe` experts, and `deepseek_v3` latents and values of another size than keys."""
 
@@ -83,8 +84,10 @@ def differing(engine: Watched, prompts: Sequence[Prompt], draw: random.Random) -
     engine.seen.clear()
     torch.set_num_threads(draw.choice((1, 2, 3)))
     engine._rows_most = draw.randint(1, 7)
-    made = engine.generate(prompts, temperature=1.0, max_new_tokens=draw.randint(20, 40), end_tokens=frozenset({5, 9}))
-    flat = [(p.tokens, one, key) for p, of in zip(prompts, made, strict=True) for one, key in zip(of, p.keys, strict=True)]
+    made = engine.generate(prompts, temperature=1.0, max_new_tokens=draw.randint(10, 40), end_tokens=frozenset({5, 9}))
+    flat = [
+        (p.tokens, one, key) for p, of in zip(prompts, made, strict=True) for one, key in zip(of, p.keys, strict=True)
+    ]
     draw.shuffle(flat)
     torch.set_num_threads(draw.choice((1, 2, 3)))
     engine._prefill_most = draw.choice((1, 100, 1 << 14))
@@ -93,8 +96,7 @@ def differing(engine: Watched, prompts: Sequence[Prompt], draw: random.Random) -
     for own, (_, one, key) in zip(states, flat, strict=True):
         generated = torch.stack(engine.seen[key])
         found += int((own.view(torch.uint8) != generated.view(torch.uint8)).any(-1).sum())
-        require_logprobs = engine._fixed is not None
-        if require_logprobs:
+        if engine._fixed is not None:
             require_the_same(engine, own, one, key)
     return found
 
@@ -115,17 +117,17 @@ def test_generation_and_prefill_have_the_same_bits_in_any_batch(
     engine.load(folders[name])
     draw = random.Random(f"{name} {dtype}")
     assert engine.build
-    assert [differing(engine, asked(draw), draw) for _ in range(3)] == [0, 0, 0]
+    assert [differing(engine, asked(draw), draw) for _ in range(2)] == [0, 0]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [case for case in CASES if case[0] in ("qwen3", "llama")], ids=str)
+@pytest.mark.parametrize(("name", "dtype"), [("qwen3", "float32"), ("llama", "bfloat16")], ids=str)
 def test_without_it_they_have_not(name: str, dtype: str, folders: dict[str, Path]) -> None:
     """So the test above could fail."""
     engine = Watched(dtype, EngineSettings(device="cpu"))
     engine.load(folders[name])
     draw = random.Random(f"{name} {dtype}")
     assert engine.build == ""
-    assert sum(differing(engine, asked(draw), draw) for _ in range(3)) > 10
+    assert sum(differing(engine, asked(draw), draw) for _ in range(2)) > 10
 
 
 def test_a_model_whose_bits_depend_on_the_block_is_computed_a_token_at_a_time(
@@ -147,7 +149,10 @@ def test_a_model_whose_bits_depend_on_the_block_is_computed_a_token_at_a_time(
 
 def test_it_computes_the_model(folders: dict[str, Path]) -> None:
     """The same as without it, but for rounding; and a second version in place of the first."""
-    engine, plain = loaded(folders["gemma2"], "float32"), loaded(folders["gemma2"], "float32", EngineSettings(device="cpu"))
+    engine, plain = (
+        loaded(folders["gemma2"], "float32"),
+        loaded(folders["gemma2"], "float32", EngineSettings(device="cpu")),
+    )
     pairs = [(list(range(3, 40)), list(range(10, 50))), ([4], [5, 6, 7])]
     for own, other in zip(engine.prefill(pairs), plain.prefill(pairs), strict=True):
         assert own.shape == other.shape
