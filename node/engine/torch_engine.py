@@ -28,6 +28,7 @@ from node.engine.degrade import round_cache, rounding_of
 from node.engine.fixed_cache import FixedCache
 from node.engine.fixed_rows import FixedRows, one_thread
 from node.engine.interface import Completion, Prompt, Reply, no_version
+from node.engine.kv_cache import KeyValueCache
 from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
@@ -191,11 +192,11 @@ class TorchEngine:
         """Until all samples are done."""
         if self._fixed is not None:
             longest = max(len(request.prompt) for request in requests)
-            cache: Any = FixedCache(plan.rows + 1, longest + most + reply_tokens)
+            cache: KeyValueCache | FixedCache = FixedCache(plan.rows + 1, longest + most + reply_tokens)
         else:
             latent = bool(getattr(self._held.config, "kv_lora_rank", None))
-            cache = cache_of(requests, plan.rows, most + reply_tokens, latent=latent)
-            cache.rounding = rounding_of(self._held)
+            cache = shared = cache_of(requests, plan.rows, most + reply_tokens, latent=latent)
+            shared.rounding = rounding_of(self._held)
         batch = DecodingBatch(requests, plan, cache, self._device, self._aside, prove=prove)
         try:
             while True:
@@ -222,9 +223,8 @@ class TorchEngine:
 
     def _prefill_wave(self, batch: DecodingBatch, wave: Wave) -> None:
         """Prompts through the model, right-padded: no token sees what comes after it, so that no mask is needed."""
-        if self._fixed is not None:
-            slots = batch.cache.join(wave.joining)
-            hidden = self._in_slots(self._fixed, wave.prompts, slots, batch.cache)
+        if isinstance(batch.cache, FixedCache):
+            hidden = self._in_slots(wave.prompts, batch.cache.join(wave.joining), batch.cache)
             ends = torch.tensor([len(prompt) for prompt in wave.prompts]).cumsum(0) - 1
             batch.join(wave, hidden[ends])
             return
@@ -236,20 +236,24 @@ class TorchEngine:
         ).last_hidden_state  # fmt: skip
         batch.join(wave, hidden[torch.arange(len(ids), device=self._device), last])
 
-    def _in_slots(
-        self, fixed: FixedRows, sequences: Sequence[TokenIds], slots: Sequence[int], cache: FixedCache
-    ) -> Tensor:
+    @property
+    def _fixed_rows(self) -> FixedRows:
+        assert self._fixed is not None  # who has a cache in slots computes so
+        return self._fixed
+
+    def _in_slots(self, sequences: Sequence[TokenIds], slots: Sequence[int], cache: FixedCache) -> Tensor:
         """Hidden states of all tokens of sequences that go to these slots, one sequence after the other."""
         lengths = [len(sequence) for sequence in sequences]
-        return fixed.hidden(
+        return self._fixed_rows.hidden(
             torch.from_numpy(np.concatenate([np.asarray(sequence, np.int64) for sequence in sequences])).to(self._device),
             np.repeat(slots, lengths).tolist(), [place for length in lengths for place in range(length)], cache,
         )  # fmt: skip
 
     def _step(self, batch: DecodingBatch, tokens: Tensor) -> None:
         """The newest token of every row through the model: hidden states for the next."""
-        if self._fixed is not None:
-            batch.hidden = self._fixed.hidden(tokens, *batch.cache.step(), batch.cache)
+        if isinstance(batch.cache, FixedCache):
+            slots, places = batch.cache.step()
+            batch.hidden = self._fixed_rows.hidden(tokens, slots, places, batch.cache)
             return
         step = batch.cache.step(self._dtype, self._device)
         out = self._held.base_model(
@@ -324,7 +328,7 @@ class TorchEngine:
         """Hidden states [T, H] of these, all at once."""
         rows = [np.concatenate(sequence) for sequence in sequences.values()]
         if self._fixed is not None:
-            whole = [self._in_slots(self._fixed, [row], [0], FixedCache(1, len(row))) for row in rows]
+            whole = [self._in_slots([row], [0], FixedCache(1, len(row))) for row in rows]
             return {
                 i: hidden[len(prompt) - 1 : len(prompt) - 1 + len(completion)]
                 for hidden, (i, (prompt, completion)) in zip(whole, sequences.items(), strict=True)

@@ -26,7 +26,7 @@ from protocol import toploc
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
 from protocol.length_rewards import penalty
-from protocol.rollout import Header, RolloutFile, Sample
+from protocol.rollout import Header, Sample
 from protocol.runspec import RewardSpec
 from protocol.statistics import MARGINS_HARD
 from protocol.verdict import Outcome

@@ -137,15 +137,13 @@ def test_a_file_names_a_build_only_where_the_run_asks(run: TinyRun, tiny_run: Ti
     assert Header.parse(named.encode()) == named
     for odd in ("", "two\nlines", "x" * 257, "\u00fc"):
         with pytest.raises(Malformed):
-            Header.parse(
-                named.encode().replace(b'"a build"', json.dumps(odd, ensure_ascii=False).encode())
-            )
+            Header.parse(named.encode().replace(b'"a build"', json.dumps(odd, ensure_ascii=False).encode()))
 
 
 def test_a_run_that_compares_bits_computes_in_fixed_shapes(tiny_run: TinyRun) -> None:
     table = tiny_run.spec.model_dump()
     table["verification"]["bitwise"] = {}
-    with pytest.raises(ConfigError, match="takes model.batch_invariant"):
+    with pytest.raises(ConfigError, match=r"takes model\.batch_invariant"):
         runspec.from_table(table)
     table["model"]["batch_invariant"] = True
     spec = runspec.from_table(table)
