@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.engine import Completion, EngineSettings, Prompt, make_engine
+from node.engine import Completion, EngineSettings, Prompt, make_engine, sampler
 from node.engine.fixed_cache import KEYS
 from node.engine.fixed_rows import ROWS, FixedRows
 from node.engine.interface import build_of
@@ -128,6 +128,35 @@ def test_without_it_they_have_not(name: str, dtype: str, folders: dict[str, Path
     draw = random.Random(f"{name} {dtype}")
     assert engine.build == ""
     assert sum(differing(engine, asked(draw), draw) for _ in range(2)) > 10
+
+
+def test_whatever_is_computed_has_one_shape_and_one_thread(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel may be cut otherwise for more threads, or for more rows, and round otherwise there: rarely, so that bits alone do not tell."""
+    engine = loaded(folders["qwen3"], "float32")
+    seen: set[tuple[str, int, int]] = set()
+
+    def note(what: str, rows: int) -> None:
+        seen.add((what, rows, torch.get_num_threads()))
+
+    for module in engine._model.modules():
+        module.register_forward_pre_hook(lambda _, given: note("model", len(given[0])) if given else None)
+    draw, score = sampler.draw, sampler.score
+    monkeypatch.setattr(
+        sampler, "draw", lambda logits, *of, **how: (note("draw", len(logits)), draw(logits, *of, **how))[1]
+    )
+    monkeypatch.setattr(
+        sampler, "score", lambda logits, *of, **how: (note("score", len(logits)), score(logits, *of, **how))[1]
+    )
+    torch.set_num_threads(3)
+    prompts = [Prompt([3, 4, 5], (1, 2, 3)), Prompt(list(range(3, 50)), (4,))]
+    made = engine.generate(prompts, temperature=1.0, max_new_tokens=5, end_tokens=frozenset())
+    pairs = [(p.tokens, one.tokens) for p, of in zip(prompts, made, strict=True) for one in of]
+    for hidden, (_, tokens) in zip(engine.prefill(pairs), pairs, strict=True):
+        engine.score(hidden, tokens, key=1, temperature=1.0)
+    assert seen == {("model", ROWS, 1), ("draw", 1, 1), ("score", 1, 1)}
+    assert torch.get_num_threads() == 3
 
 
 def test_a_model_whose_bits_depend_on_the_block_is_computed_a_token_at_a_time(
