@@ -43,6 +43,9 @@ NOISE_MAX: Final = RIVALS_WITHIN / 3
 """Logits: the largest noise that margins can be compared with; what lies beyond three times as much is left out. Changing it breaks: specs
 that name a larger one."""
 
+BUILD_CHARS_MAX: Final = 256
+"""Characters of an engine's build. Changing it breaks: files and specs that name a longer one."""
+
 NOISE_OF_TEMPERATURE: Final = 0.25
 """Where sums decide, the hard noise may be this share of the temperature. Above it near ties are denser on one side of the draw than on the other, all the
 more the lower the temperature (at 0 all lie on one), and honest work takes sides. Changing it breaks: specs above it."""

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol import canonical
-from protocol.constants import PROTOCOL_VERSION
+from protocol.constants import BUILD_CHARS_MAX, PROTOCOL_VERSION
 from protocol.errors import Malformed, ProtocolViolation, UnknownVersion
 from protocol.turns import Turns
 
@@ -47,7 +47,11 @@ _CALL_BYTES_MAX = 1 << 16
 
 @dataclass(frozen=True)
 class Header:
-    """`proof` is one of PROOFS; `beacon` and `spec` (the spec digest) are 64 hex digits, `node` a checksummed address."""
+    """`proof` is one of PROOFS; `beacon` and `spec` (the spec digest) are 64 hex digits, `node` a checksummed address.
+
+    `build`: that of the engine (node/engine/build.py), in printable ASCII, where the run compares bits. Left out where it is empty, so that other runs'
+    files are what they were.
+    """
 
     proof: str
     chain_id: int
@@ -61,20 +65,24 @@ class Header:
     hardware: int
     version: int = VERSION
     protocol: int = PROTOCOL_VERSION
+    build: str = ""
 
     def encode(self) -> bytes:
-        return canonical.encode(asdict(self))
+        return canonical.encode({name: value for name, value in asdict(self).items() if name != "build" or value})
 
     @classmethod
     def parse(cls, data: bytes) -> Header:
         """Raises UnknownVersion as `require_known`, Malformed for any key, type or size that is not exactly the header's."""
         value = require_known(data)
         expected = {name: field.type for name, field in cls.__dataclass_fields__.items()}
-        if not isinstance(value, dict) or set(value) != set(expected):
+        if not isinstance(value, dict) or set(value) | {"build"} != set(expected):
             raise Malformed("rollout header has other keys than it should")
         for name, kind in expected.items():
-            if type(value[name]).__name__ != kind:
+            if name in value and type(value[name]).__name__ != kind:
                 raise Malformed(f"rollout header: {name} is {type(value[name]).__name__}, not {kind}")
+        build = value.get("build", "-")
+        if not (0 < len(build) <= BUILD_CHARS_MAX and build.isascii() and build.isprintable()):
+            raise Malformed("rollout header: build is no line of text, or too long")
         return cls(**value)
 
 

@@ -39,6 +39,7 @@ from protocol.runspec_hardware import HardwareNeeds
 from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
 from protocol.runspec_reward import RewardSpec
 from protocol.runspec_verification import (
+    BitwiseSpec,
     ComputationLimits,
     HistoryBudget,
     Limit,
@@ -49,7 +50,7 @@ from protocol.runspec_verification import (
 )
 
 __all__ = [
-    "AnswerSpec", "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "HistoryBudget", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
+    "AnswerSpec", "AnyEnvironment", "BitwiseSpec", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "HistoryBudget", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
     "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip
@@ -80,8 +81,8 @@ class ModelSpec(Part):
     compute_dtype: Literal["float32", "bfloat16"]
     """What all parties compute in; published weights are bfloat16 in any case."""
     batch_invariant: bool = False
-    """Whether all parties compute with kernels whose results do not depend on the batch: vLLM on NVIDIA GPUs of capability 8.0 or
-    above, and nothing else."""
+    """Whether all parties compute so that results do not depend on the batch: the engine "torch" on a CPU, on one thread, and "vllm" on
+    NVIDIA GPUs of capability 8.0 or above, and nothing else."""
     unlisted: bool = False
     """Whether the model is none of those that have been shown to be computed rightly (docs/models.md): no finding is worse than soft then,
     so seats are paid and never slashed. As its config.json says; `murmur trainer import --unlisted` lets one in."""
@@ -260,6 +261,14 @@ class RunSpec(AnswerSpec):
         if self.verification.noise is not None and self.sampling.is_cut:
             raise ValueError(
                 "verification.noise says nothing of margins at the edge of a cut: leave out top_k and top_p, or it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bits_that_can_be_compared(self) -> RunSpec:
+        if self.verification.bitwise is not None and not self.model.batch_invariant:
+            raise ValueError(
+                "verification.bitwise takes model.batch_invariant = true: bits depend on the batch otherwise"
             )
         return self
 

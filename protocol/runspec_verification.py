@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from protocol.constants import NOISE_MAX
+from protocol.constants import BUILD_CHARS_MAX, NOISE_MAX
 from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
 from protocol.statistics import ALTERNATIVES
 
@@ -114,6 +114,14 @@ class HistoryBudget(Part):
         return self
 
 
+class BitwiseSpec(Part):
+    """That work is compared bit by bit where a validator's engine is of the build that the file names (docs/decisions/0021)."""
+
+    builds: list[Annotated[str, Field(min_length=1, max_length=BUILD_CHARS_MAX)]] = Field(default=[], max_length=64)
+    """Builds that work may be of, as nodes log them when they have loaded a version. None: any, and work of a build that no validator has is held
+    to the other limits alone."""
+
+
 class ProbeFile(PinnedFile):
     """A reference probe (protocol/probe.py)."""
 
@@ -142,6 +150,8 @@ class VerificationSpec(Part):
     standard deviation in logits. Calibrations older than this field have none, and no sums are kept."""
     history: HistoryBudget | None = None
     """When these sums decide. Without it they are kept and shown, and no verdict follows from them."""
+    bitwise: BitwiseSpec | None = None
+    """Comparison bit by bit between machines of one build; takes `spec.model.batch_invariant`. Without it files name no build."""
     calibration: HexDigest
     """Digest of the calibration these limits came from; in run.toml the name of a shipped one, or its file."""
     calibrated: list[HardwareClass] = Field(default=[0])

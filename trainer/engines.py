@@ -34,7 +34,7 @@ class EvaluationEngine(Settings):
     tensor_parallel: int | None = Field(default=None, ge=1, le=64)
     """GPUs that one model is split over ("vllm" only)."""
     batch_invariant: bool | None = None
-    """Kernels whose results do not depend on what else is in the batch ("vllm" on some NVIDIA GPUs only)."""
+    """Results do not depend on what else is in the batch ("torch" on a CPU, "vllm" on some NVIDIA GPUs)."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
     """Torch threads on the CPU. Where the training computes on the same CPU, leave it some: both together should be no more than its
     cores."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.engine import Generator
+from node.engine.interface import build_of
 from node.engine.samples import generated
 from node.judging.candidate import Commitment, RunContext
 from protocol import rollout, seeds
@@ -54,7 +55,7 @@ def make(context: RunContext, engine: Generator, tokenizer: Tokenizer, place: Pl
         node=bytes.fromhex(place.node[2:]), step=place.step, sequence=place.sequence,
     )  # fmt: skip
     groups = assign(context.spec, context.tasks, seed, place.hardware)
-    file = RolloutFile(_header(context, place), tuple(_samples(context, engine, tokenizer, groups, place.step)))
+    file = RolloutFile(_header(context, place, engine), tuple(_samples(context, engine, tokenizer, groups, place.step)))
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "partial.parquet"
     rollout.write(file, partial)
@@ -69,11 +70,12 @@ def path_of(folder: Path, root: bytes) -> Path:
     return folder / f"{root.hex()}.parquet"
 
 
-def _header(context: RunContext, place: Place) -> Header:
+def _header(context: RunContext, place: Place, engine: Generator) -> Header:
+    compares_bits = context.spec.verification.bitwise is not None
     return Header(
         proof=context.spec.verification.proof, chain_id=context.domain.chain_id, contract=context.domain.contract, run=context.run,
         node=place.node, step=place.step, sequence=place.sequence, beacon=place.beacon.hex(),
-        spec=context.spec_digest.hex(), hardware=place.hardware,
+        spec=context.spec_digest.hex(), hardware=place.hardware, build=build_of(engine) if compares_bits else "",
     )  # fmt: skip
 
 

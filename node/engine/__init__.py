@@ -9,6 +9,8 @@
     fused_draw.py     drawing on a GPU, in one kernel              compiled_draw.py    the same on a CPU
     compiled.py       loops that Numba compiles                    compiled_copies.py  of keys and values
     products.py       products with weights on a CPU
+    fixed_rows.py     the same bits in any batch                fixed_attention.py  attention for that    fixed_cache.py  its keys and values
+    build.py          what two machines share whose bits are compared
     weights.py        loading a published version safely         tensor_files.py   writing one from front to back     footprint.py  what a model takes of its device
     separate_engine.py  one of them in a process of its own, beside other work       separate_server.py  the same from the inside
     separate_messages.py  what passes between the two                               version_files.py    whether a version is still there

@@ -5,7 +5,7 @@ a batch stays full whatever the lengths are. The order of the work is that of th
 none of this but by rounding: keys and positions belong to samples. A sample that goes on after a reply keeps its row, and hears a token of
 it in each step, beside the rows that draw.
 
-Does not cover: the forward passes and the draw (torch_engine.py), where keys and values lie (kv_cache.py), how many rows there may be
+Does not cover: the forward passes and the draw (torch_engine.py), where keys and values lie (kv_cache.py, fixed_cache.py), how many rows there may be
 (memory.py).
 
 Shapes: B rows that decode, N prompts of a prefill, H hidden size.
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from node.engine import noise
+from node.engine.fixed_cache import FixedCache
 from node.engine.interface import Completion, Ended, Prompt
 from node.engine.kv_cache import Joining, KeyValueCache
 from node.engine.memory import DecodingPlan
@@ -119,7 +120,7 @@ class DecodingBatch:
         self,
         requests: list[Request],
         plan: DecodingPlan,
-        cache: KeyValueCache,
+        cache: KeyValueCache | FixedCache,
         device: torch.device,
         proving: torch.device,
         *,

@@ -24,7 +24,7 @@ ENGINES = {
     "vllm": EntryPoint("vllm", "node.engine.vllm_engine:VllmEngine", GROUP),
 }
 """Those that are built in; a package cannot take their names."""
-BATCH_INVARIANT = ("vllm",)
+BATCH_INVARIANT = ("torch", "vllm")
 """Those that can compute so that results do not depend on the batch, where the device can."""
 ATTENTION = ("torch",)
 """Those whose attention can be chosen."""

@@ -162,6 +162,22 @@ class Readable(Protocol):
 
 
 @runtime_checkable
+class Reproducible(Protocol):
+    """An engine whose bits depend on nothing but the tokens, on any machine of its build."""
+
+    @property
+    def build(self) -> str:
+        """What another machine must share to compute the same bits, as one line of printable ASCII; empty where that is not promised, and
+        before a version is loaded."""
+        ...
+
+
+def build_of(engine: Generator | Verifier) -> str:
+    """The build of an engine; empty where it names none."""
+    return engine.build if isinstance(engine, Reproducible) else ""
+
+
+@runtime_checkable
 class Restarting(Protocol):
     """An engine that computes in a process which others may replace, and which reads later versions in place."""
 

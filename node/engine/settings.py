@@ -35,7 +35,8 @@ class EngineSettings(Settings):
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that one model is split over ("vllm" only)."""
     batch_invariant: bool = False
-    """Kernels whose results do not depend on what else is in the batch ("vllm" on an NVIDIA GPU of capability 8.0 or above only)."""
+    """Results do not depend on what else is in the batch ("torch" on a CPU, on one thread and several times slower; "vllm" on an NVIDIA GPU of capability
+    8.0 or above)."""
     attention: Literal["auto", "sdpa", "eager"] = "auto"
     """How attention is computed ("torch" only): by torch's fused kernels ("sdpa", which "auto" takes), or by products and a softmax ("eager"). They round
     differently; calibrations measure both."""

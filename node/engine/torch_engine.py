@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import device, footprint, memory, output, products, row_attention, sampler
+from node.engine import build, device, footprint, memory, output, products, row_attention, sampler
 from node.engine.decoding import DecodingBatch, Request, Wave, cache_of, requests_of
 from node.engine.degrade import round_cache, rounding_of
+from node.engine.fixed_cache import FixedCache
+from node.engine.fixed_rows import FixedRows, one_thread
 from node.engine.interface import Completion, Prompt, Reply, no_version
+from node.engine.kv_cache import KeyValueCache
 from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
 from protocol import architectures
-from protocol.errors import IntegrityError
+from protocol.errors import ConfigError, IntegrityError, PreflightError
 from protocol.sampling import TokenScores
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
@@ -53,12 +58,27 @@ class TorchEngine:
         self._shrunk = False
         self._built: Any = None  # the model, whatever its weights are
         self._model: Any = None  # the same while they are those of one version
+        self._is_fixed = settings.batch_invariant
+        self._fixed: FixedRows | None = None  # of that model, where bits must not depend on the batch
         self._budget: MemoryBudget | None = None
 
     @staticmethod
     def require(settings: EngineSettings) -> None:
-        """Raises PreflightError where the device is not there."""
-        device.named(settings.device)
+        """Raises PreflightError where the device is not there, or cannot compute so that bits do not depend on the batch; ConfigError where that
+        is to be done in a way of attention that is not made for it."""
+        found = device.named(settings.device)
+        if not settings.batch_invariant:
+            return
+        if found.type != "cpu":
+            raise PreflightError(
+                f"batch-invariant computation is asked for, and the engine 'torch' has it on a CPU alone, not on {device.describe(found)}",
+                hint='set engine.device to "cpu", or engine.name to "vllm"',
+            )
+        if settings.attention != "auto":
+            raise ConfigError(
+                f"engine.attention is {settings.attention}, and batch-invariant attention is computed in one way",
+                hint='leave it "auto"',
+            )
 
     def load(self, folder: Path) -> None:
         """Loads a version, from its files to the device; the first call builds the model from its config.json. Raises ConfigError for a
@@ -68,11 +88,21 @@ class TorchEngine:
             model = build_model(folder, self._dtype, self._device)
             row_attention.install(model, self._attention)
             products.install(model)
+            if self._is_fixed:
+                self._fix(model)
             self._built = model
         else:
             round_cache(self._built, None)
             load_weights(self._built, folder)
         self._model = self._built
+
+    def _fix(self, model: Any) -> None:
+        """From now on it is computed in fixed shapes."""
+        of = footprint.of(model, self._device)
+        prefilled = of.prefill_token + of.cache_token  # a prefill keeps keys and values as well
+        self._budget = MemoryBudget(self._most, replace(of, prefill_token=prefilled))
+        self._fixed = FixedRows(model)
+        self._fixed.settle()
 
     @property
     def _held(self) -> Any:
@@ -92,9 +122,19 @@ class TorchEngine:
     def device(self) -> str:
         return device.describe(self._device)
 
+    @property
+    def build(self) -> str:
+        """What another machine must share to compute the same bits (build.py); empty where these depend on the batch."""
+        return build.of_fixed_rows(self._fixed.rows, self._dtype) if self._fixed is not None else ""
+
     def adjust(self, *, attention: str, threads: int) -> None:
-        """Computes attention in another way of row_attention.py, and with so many threads."""
+        """Computes attention in another way of row_attention.py, and with so many threads. Raises ConfigError where bits must not depend on
+        the batch: there is one way then."""
         torch.set_num_threads(threads)
+        if self._is_fixed:
+            raise ConfigError(
+                "batch-invariant attention is computed in one way", hint="calibrate without engine.batch_invariant"
+            )
         row_attention.install(self._held, attention)
 
     def degrade(self, change: Callable[[Any], None]) -> None:
@@ -150,9 +190,13 @@ class TorchEngine:
         reply: Reply | None, temperature: float, top_k: int, top_p: float, *, prove: bool,
     ) -> None:  # fmt: skip
         """Until all samples are done."""
-        latent = bool(getattr(self._held.config, "kv_lora_rank", None))
-        cache = cache_of(requests, plan.rows, most + reply_tokens, latent=latent)
-        cache.rounding = rounding_of(self._held)
+        if self._fixed is not None:
+            longest = max(len(request.prompt) for request in requests)
+            cache: KeyValueCache | FixedCache = FixedCache(plan.rows + 1, longest + most + reply_tokens)
+        else:
+            latent = bool(getattr(self._held.config, "kv_lora_rank", None))
+            cache = shared = cache_of(requests, plan.rows, most + reply_tokens, latent=latent)
+            shared.rounding = rounding_of(self._held)
         batch = DecodingBatch(requests, plan, cache, self._device, self._aside, prove=prove)
         try:
             while True:
@@ -179,6 +223,11 @@ class TorchEngine:
 
     def _prefill_wave(self, batch: DecodingBatch, wave: Wave) -> None:
         """Prompts through the model, right-padded: no token sees what comes after it, so that no mask is needed."""
+        if isinstance(batch.cache, FixedCache):
+            hidden = self._in_slots(wave.prompts, batch.cache.join(wave.joining), batch.cache)
+            ends = torch.tensor([len(prompt) for prompt in wave.prompts]).cumsum(0) - 1
+            batch.join(wave, hidden[ends])
+            return
         ids, last = wave.padded(self._device)
         batch.cache.join(wave.joining)
         hidden = self._held.base_model(
@@ -187,8 +236,25 @@ class TorchEngine:
         ).last_hidden_state  # fmt: skip
         batch.join(wave, hidden[torch.arange(len(ids), device=self._device), last])
 
+    @property
+    def _fixed_rows(self) -> FixedRows:
+        assert self._fixed is not None  # who has a cache in slots computes so
+        return self._fixed
+
+    def _in_slots(self, sequences: Sequence[TokenIds], slots: Sequence[int], cache: FixedCache) -> Tensor:
+        """Hidden states of all tokens of sequences that go to these slots, one sequence after the other."""
+        lengths = [len(sequence) for sequence in sequences]
+        return self._fixed_rows.hidden(
+            torch.from_numpy(np.concatenate([np.asarray(sequence, np.int64) for sequence in sequences])).to(self._device),
+            np.repeat(slots, lengths).tolist(), [place for length in lengths for place in range(length)], cache,
+        )  # fmt: skip
+
     def _step(self, batch: DecodingBatch, tokens: Tensor) -> None:
         """The newest token of every row through the model: hidden states for the next."""
+        if isinstance(batch.cache, FixedCache):
+            slots, places = batch.cache.step()
+            batch.hidden = self._fixed_rows.hidden(tokens, slots, places, batch.cache)
+            return
         step = batch.cache.step(self._dtype, self._device)
         out = self._held.base_model(
             input_ids=tokens[:, None], position_ids=step.places[:, None], past_key_values=batch.cache, use_cache=True,
@@ -200,11 +266,29 @@ class TorchEngine:
         self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
         """The seeded draw per row, each at its own position [B], and the logprob of the chosen token."""
-        logits = output.logits(self._held, hidden).to(self._aside)
+        logits = self._logits(hidden).to(self._aside)
         keys, positions = keys.to(self._aside), positions.to(self._aside)
-        drawn = sampler.draw(logits, keys, positions, temperature=temperature, top_k=top_k, top_p=top_p)
-        chosen = logits.gather(1, drawn.tokens[:, None]).squeeze(1).float()
-        return drawn.tokens.to(self._device), chosen - drawn.normalisers
+        tokens, logprobs = [], []
+        for part in self._together(len(logits)):
+            with self._threads:
+                drawn = sampler.draw(
+                    logits[part], keys[part], positions[part], temperature=temperature, top_k=top_k, top_p=top_p
+                )
+            chosen = logits[part].gather(1, drawn.tokens[:, None]).squeeze(1).float()
+            tokens.append(drawn.tokens)
+            logprobs.append(chosen - drawn.normalisers)
+        return torch.cat(tokens).to(self._device), torch.cat(logprobs)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return output.logits(self._held, hidden) if self._fixed is None else self._fixed.logits(hidden)
+
+    @property
+    def _threads(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._fixed is None else one_thread()
+
+    def _together(self, rows: int) -> list[slice]:
+        """Rows that are drawn or scored at once: a normaliser is a sum, and has shapes as well."""
+        return [slice(0, rows)] if self._fixed is None else [slice(row, row + 1) for row in range(rows)]
 
     # ---- checking ------------------------------------------------------------------------------------------------------
 
@@ -243,6 +327,12 @@ class TorchEngine:
     def _prefill(self, sequences: dict[int, tuple[TokenIds, TokenIds]]) -> dict[int, Tensor]:
         """Hidden states [T, H] of these, all at once."""
         rows = [np.concatenate(sequence) for sequence in sequences.values()]
+        if self._fixed is not None:
+            whole = [self._in_slots([row], [0], FixedCache(1, len(row))) for row in rows]
+            return {
+                i: hidden[len(prompt) - 1 : len(prompt) - 1 + len(completion)]
+                for hidden, (i, (prompt, completion)) in zip(whole, sequences.items(), strict=True)
+            }
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for row, tokens in enumerate(rows):  # padded on the right, which no token sees
             ids[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.long)
@@ -264,17 +354,29 @@ class TorchEngine:
         tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self._aside)
         parts = []
         for first in range(0, len(tokens), _SCORED_TOKENS):
-            logits = output.logits(self._held, hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
+            logits = self._logits(hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
             if not (logits.amax().isfinite() and logits.amin().isfinite()):
                 raise IntegrityError("this machine's own logits hold NaN or infinity")
             part = tokens[first : first + _SCORED_TOKENS]
-            parts.append(sampler.score(logits, part, key, first, temperature=temperature, top_k=top_k, top_p=top_p))
+            for of in self._together(len(part)):
+                with self._threads:
+                    parts.append(
+                        sampler.score(
+                            logits[of],
+                            part[of],
+                            key,
+                            first + of.start,
+                            temperature=temperature,
+                            top_k=top_k,
+                            top_p=top_p,
+                        )
+                    )
         return TokenScores.joined(parts)
 
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
         """Logits [T, V] of hidden states."""
-        return output.logits(self._held, hidden_TH).float().cpu().numpy()
+        return self._logits(hidden_TH).float().cpu().numpy()
 
     # ---- limits --------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ rules/        one module per rule                                  evidence.py  
 calibration/  limits from honest work                              replay.py    judging again from evidence, offline
 equipment.py  context, engine and weights that one judges with
 probe.py      the run's reference probe, on this machine
+bitwise.py    comparison bit by bit within a build
 sums.py       what a completion adds to the sums over its seat's work
 alternatives.py  work as seen by what a cheat may have computed with
 history.py    a seat's sums up to a submission, and what follows from them

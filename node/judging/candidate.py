@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from node.engine import Verifier
+from node.engine.interface import build_of
 from node.judging.alternatives import TOKENS_MOST
 from node.judging.history import History
 from protocol import prefill_sampling, seeds, statistics
@@ -98,6 +99,8 @@ class Checked:
     """Rows that got it though nobody drew them, group by group."""
     unexamined: list[tuple[int, ...]] = field(default_factory=list)
     """Rows that should have had it so and could not."""
+    other_build: str = ""
+    """The build that the file names, where bits would be compared and the engine at hand is of another."""
     near: int = 0
     """Bit i: of sample i something lies nearer to its hard limit than to its soft one (limits.py), hard or not."""
     sums: dict[int, dict[str, Sums]] = field(default_factory=dict)
@@ -170,6 +173,12 @@ class Candidate:
             node=ref.node, step=ref.step, sequence=ref.sequence, beacon=self.commitment.beacon.hex(),
             spec=self.context.spec_digest.hex(), hardware=self.commitment.hardware,
         )  # fmt: skip
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether bits are compared: the run asks for it, and the engine at hand is of the build that the file names."""
+        of = self.file.header.build
+        return self.spec.verification.bitwise is not None and bool(of) and of == build_of(self.engine)
 
     @property
     def uncovered(self) -> str | None:

@@ -5,12 +5,14 @@ Worker, validator and replay have one each, so that a rule finds the same things
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
 from node.engine import Engine, EngineSettings
 from node.engine.checked_engine import CheckedEngine
+from node.engine.interface import build_of
 from node.judging.alternatives import Alternatives, VersionBefore
 from node.judging.candidate import Candidate, Checked, Commitment, PrefillPlan, RunContext
 from node.judging.history import History
@@ -23,6 +25,8 @@ from protocol.runspec import RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.signing import Domain
 from protocol.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class Unfit(PreflightError):
@@ -118,6 +122,7 @@ class Equipment:
             self.read_tokenizer(folder)
             if not self._has_room:
                 self._require_room()
+                self._require_build()
                 self._has_room = True
         except PreflightError as error:
             raise Unfit(str(error), hint=error.hint) from error
@@ -128,6 +133,23 @@ class Equipment:
         spec = self.context.spec
         longest = self.tokenizer.longest(spec, self.context.tasks.first(HEAD_PROBLEMS))
         self.engine.require_room(longest, prompt=longest - spec.sampling.longest if self._generates else None)
+
+    def _require_build(self) -> None:
+        """Where the run compares bits: says which build this is. Raises PreflightError where the engine makes work and the run lists others."""
+        bitwise, build = self.context.spec.verification.bitwise, build_of(self.engine)
+        if bitwise is None:
+            return
+        log.info("the build of this engine is %r", build)
+        if not bitwise.builds or build in bitwise.builds:
+            return
+        if self._generates:
+            raise PreflightError(
+                f"this engine's build is {build or 'none'!r}, and the run takes work of {'; '.join(map(repr, bitwise.builds))} alone",
+                hint="install the same versions on a machine of the same kind, or join another run",
+            )
+        log.warning(
+            "the run takes work of other builds alone: no bits can be compared here, and the run's other limits hold"
+        )
 
     def candidate(
         self,

@@ -39,7 +39,8 @@ class Opinion:
     details: Details
     near: int
     is_doubtful: bool = False
-    """Whether the case stands on the seat's sums, and this validator has seen too little of its work to call them wrong."""
+    """Whether this validator cannot call the case wrong: it stands on the seat's sums, of which this one has seen too little, or it is a soft one
+    against work of a build whose bits this machine does not compute."""
 
 
 class Jury:

@@ -83,6 +83,8 @@ class _Judged:
     history: History | None = None
     clears: bool = False
     """Whether the seat's sums, as far as this validator took them itself, speak for it (node/judging/history.py)."""
+    other_build: str = ""
+    """As Checked has it."""
 
 
 class ValidatorService:
@@ -434,7 +436,7 @@ class ValidatorService:
             if found is None:
                 return None
             done = replace(plan, examined=tuple(checked.examined), alternatives=tuple(checked.again))
-            return _Judged(commitment, done, found, checked.near, history)
+            return _Judged(commitment, done, found, checked.near, history, other_build=checked.other_build)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
@@ -465,7 +467,8 @@ class ValidatorService:
         if judged.history is not None and by_sums and judged.details.outcome == Outcome.ACCEPT:
             judged = self._recounted(judged, judged.history)
         self._bench.discard(ref.root)
-        return Opinion(judged.details, judged.near, by_sums and not judged.clears)
+        other_bits = bool(judged.other_build) and not case.hard
+        return Opinion(judged.details, judged.near, (by_sums and not judged.clears) or other_bits)
 
     def _is_by_sums(self, submission_id: bytes, case: Case) -> bool:
         """Whether a case stands on the sums over the seat's work."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from node.contributor.generation import Made, Place, make
+from node.engine import EngineSettings
 from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
@@ -22,7 +23,7 @@ from protocol import length_rewards, rollout, sampling, toploc
 from protocol.environments import TaskSet
 from protocol.identity import Key
 from protocol.rollout import RolloutFile, Sample
-from protocol.runspec import HistoryBudget, Limit, RewardSpec, RunSpec
+from protocol.runspec import BitwiseSpec, HistoryBudget, Limit, RewardSpec, RunSpec
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
@@ -116,6 +117,15 @@ class TinyRun:
                 update[rule] = limits.model_copy(update=all_of_them)
         spec = run.spec.model_copy(update={"verification": run.spec.verification.model_copy(update=update)})
         return replace(run, spec=spec, context=replace(run.context, spec=spec))
+
+    def with_bits(self, *builds: str) -> TinyRun:
+        """The same run, whose parties compute in fixed shapes and whose files name a build: one of these, where there are any."""
+        verification = self.spec.verification.model_copy(update={"bitwise": BitwiseSpec(builds=list(builds))})
+        model = self.spec.model.model_copy(update={"batch_invariant": True})
+        spec = self.spec.model_copy(update={"verification": verification, "model": model})
+        engine = TorchEngine(model.compute_dtype, EngineSettings(device="cpu").of_run(model))
+        engine.load(self.model)
+        return replace(self, spec=spec, context=replace(self.context, spec=spec), engine=engine)
 
     def honest(self, step: int = 0, sequence: int = 0, hardware: int = 0) -> Made:
         """An honest submission on disk."""

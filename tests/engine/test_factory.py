@@ -187,8 +187,8 @@ def test_the_drivers_state_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
 def test_batch_invariance_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = EngineSettings(batch_invariant=True)
-    with pytest.raises(ConfigError, match="the engine 'torch' has none"):
+    asked = EngineSettings(name="another", batch_invariant=True)
+    with pytest.raises(ConfigError, match="the engine 'another' has none"):
         make_engine(asked, "float32")
     on = torch.device("cuda", 0)
     with pytest.raises(PreflightError, match=r"capability 8\.0 or above, and the engine computes on the CPU"):
@@ -230,4 +230,4 @@ def test_a_run_asks_for_batch_invariance_and_older_specs_keep_their_digests(tiny
     assert b'"batch_invariant":true' in asking.canonical()
     assert EngineSettings().of_run(spec.model) == EngineSettings()
     with pytest.raises(ConfigError, match=r"by the run or by engine\.batch_invariant"):
-        make_engine(EngineSettings().of_run(asking.model), "float32")
+        make_engine(EngineSettings(name="another").of_run(asking.model), "float32")

@@ -17,9 +17,12 @@ from swarm.conversing import conversed, conversing
 from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.engine import Prompt
+from node.engine.degrade import DEGRADATIONS
+from node.engine.proofs import bits
 from node.judging.candidate import Candidate, PrefillPlan
 from node.judging.history import CountedReceipt, History
 from node.judging.judge import judge
+from protocol import toploc
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
 from protocol.length_rewards import penalty
@@ -134,7 +137,7 @@ def a_nan_where_nobody_looks(run: TinyRun) -> Candidate:
 
 ANOTHER: dict[str, object] = {
     "protocol": 99, "chain_id": 1, "contract": "0x" + "51" * 20, "run": 7, "node": "0x" + "52" * 20, "step": 7, "sequence": 7,
-    "beacon": "ab" * 32, "spec": "cd" * 32, "hardware": 1,
+    "beacon": "ab" * 32, "spec": "cd" * 32, "hardware": 1, "build": "another",
 }  # fmt: skip
 
 
@@ -151,6 +154,12 @@ for header_field in fields(Header):
     if header_field.name in ("version", "proof"):
         continue  # of the ones that this program does not know it reads no file: see "another version" below
     rejected_only_by("identity", Outcome.SOFT, f"another_{header_field.name}")(a_header_with_another(header_field.name))
+
+
+@rejected_only_by("identity", Outcome.SOFT)
+def a_build_that_the_run_does_not_list(run: TinyRun) -> Candidate:
+    run = run.with_bits("torch 1, of another machine")
+    return run.candidate(run.honest())
 
 
 @rejected_only_by("duplicate", Outcome.SOFT)
@@ -364,9 +373,6 @@ def a_forged_reward(run: TinyRun) -> Candidate:
 @rejected_only_by("computation", Outcome.HARD)
 def proofs_of_a_cheaper_model(run: TinyRun) -> Candidate:
     """Tokens, logprobs and rewards are right; the proofs are of another model's states."""
-    from node.engine.proofs import bits
-    from protocol import toploc
-
     made = run.honest()
     file = run.read(made)
     cheap = SmallerModelEngine("float32")
@@ -378,6 +384,30 @@ def proofs_of_a_cheaper_model(run: TinyRun) -> Candidate:
         for s in file.samples
     ]
     return run.rewrite(made, replace(file, samples=tuple(samples)))
+
+
+@rejected_only_by("computation", Outcome.SOFT)
+def proofs_of_weights_in_int8_where_bits_are_compared(run: TinyRun) -> Candidate:
+    """Everything else is right, and each single value within the run's limits."""
+    run = run.with_bits()
+    made = run.honest()
+    file = run.read(made)
+    run.engine.degrade(DEGRADATIONS["int8"])
+    states = run.engine.prefill([(one.prompt.tolist(), one.completion.tolist()) for one in file.samples])
+    run.engine.load(run.model)
+    proofs = toploc.prove([bits(of) for of in states])
+    samples = [replace(one, proofs=tuple(own)) for one, own in zip(file.samples, proofs, strict=True)]
+    return run.rewrite(made, replace(file, samples=tuple(samples)))
+
+
+@rejected_only_by("sampling", Outcome.SOFT)
+def a_logprob_off_by_its_last_bit_where_bits_are_compared(run: TinyRun) -> Candidate:
+    run = run.with_bits()
+    made = run.honest()
+    file = run.read(made)
+    logprobs = file.samples[0].logprobs.copy()
+    logprobs[0] = np.nextafter(logprobs[0], np.float32(-100))
+    return run.rewrite(made, with_sample(file, 0, replace(file.samples[0], logprobs=logprobs)))
 
 
 @rejected_only_by("sampling", Outcome.HARD)

@@ -448,7 +448,7 @@ def test_a_folder_is_made_whole_or_not_at_all(mine: Mine, tmp_path: Path) -> Non
         ("engine.name=vllm", "vLLM is not installed"), ("engine.name=sglang", "no engine 'sglang'"), ("engine.device=mps", "no GPU of Apple's"),
         ("evaluation.engine.device=cuda:9", "cuda:9"), ("engine.device=gpu", 'is called "auto", "cpu"'),
         ("engine.threads=many", "engine.threads: must be 'auto' or a valid integer"),
-        ("spec.model.batch_invariant=true", "batch-invariant"), ("spec.model=3", "spec.model is no setting of"),
+        ("spec.model=3", "spec.model is no setting of"),
     ],
 )  # fmt: skip
 def test_an_engine_that_cannot_be_made_is_refused_before_anything_is(

@@ -1,6 +1,7 @@
 """computation: TOPLOC proofs against the validator's own prefill. Hard.
 
-Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk.
+Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk. Where bits are compared
+(node/judging/bitwise.py), proofs that are not the very same are soft.
 Goes through the prefill for `sampling` too, which works on the same hidden states: they are never held for all rows.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from node.engine.proofs import bits
+from node.judging import bitwise
 from node.judging.candidate import Candidate
 from node.judging.rules import sampling
 from node.judging.rules.limits import judge, worst
@@ -30,6 +32,7 @@ def check(c: Candidate) -> Finding | None:
         except Malformed as error:
             return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
     c.checked.proofs = 0
+    c.checked.other_build = "" if c.is_bitwise else c.file.header.build
     return of_rows(c, c.rows)
 
 
@@ -45,7 +48,8 @@ def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
             of_row = scores[row]
             c.checked.proofs += len(of_row)
             limits = c.spec.verification.computation
-            found[row] = worst([of_chunk(limits, row, i, score) for i, score in enumerate(of_row)])
+            chunks = [of_chunk(limits, row, i, score) for i, score in enumerate(of_row)]
+            found[row] = worst([*chunks, bitwise.proofs(c, row, hidden)])
             if row in c.compared:
                 c.points[row] = points(c, row, hidden)
             c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from node.judging import sums
+from node.judging import bitwise, sums
 from node.judging.candidate import Candidate
 from node.judging.rules.limits import judge, worst
 from protocol import sampling
@@ -33,7 +33,9 @@ def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
 
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
     """What there is against one sample, given the validator's own hidden states for it."""
-    return worst(judged(c.spec.verification.sampling, row, measured(c, row, hidden_TH)))
+    found = scores(c, row, hidden_TH)
+    limits = c.spec.verification.sampling
+    return worst([*judged(limits, row, _measured(c, row, found)), bitwise.draws(c, row, found)])
 
 
 def judged(limits: SamplingLimits, row: int, values: Mapping[str, Measured]) -> list[Finding | None]:
@@ -48,8 +50,11 @@ def judged(limits: SamplingLimits, row: int, values: Mapping[str, Measured]) -> 
 
 def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
     """The worst of each quantity in one sample, given the validator's own hidden states for it. Notes what it adds to the seat's sums."""
+    return _measured(c, row, scores(c, row, hidden_TH))
+
+
+def _measured(c: Candidate, row: int, found: TokenScores) -> dict[str, Measured]:
     sample, limits = c.samples[row], c.spec.verification.sampling
-    found = scores(c, row, hidden_TH)
     if row in c.compared:
         c.scored[row] = found
     if c.spec.verification.noise is not None:
