@@ -21,7 +21,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -178,10 +177,6 @@ def score(
     logits_TV: Tensor, tokens_T: Tensor, key: int, first: int, *, temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> TokenScores:
     """The scores of protocol/sampling.py, of logits at positions first, first + 1, … of one sample."""
-    if is_scanned(logits_TV.device, temperature, top_k, top_p):
-        scan = Scan(tokens_T, key, first, temperature)
-        scan.take(0, logits_TV)
-        return scan.scores()
     keys = torch.full_like(tokens_T, noise.as_signed(key))
     positions = torch.arange(first, first + len(tokens_T), device=tokens_T.device)
     is_cut = temperature > 0 and (top_k > 0 or top_p < 1)
@@ -207,69 +202,6 @@ def score(
             ).margins[0]  # fmt: skip
     logprobs, tokens, leads = (part.cpu().numpy() for part in (logits - drawn.normalisers, drawn.tokens, leads))
     return TokenScores(margins, logprobs, tokens, leads, gaps)
-
-
-def _ordered(bits: NDArray[np.int32]) -> NDArray[np.int32]:
-    """As compiled_scan.py orders the bits of float32, and back."""
-    return np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
-
-
-_ORDERED_INFINITIES = _ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))
-
-
-def is_scanned(device: torch.device, temperature: float, top_k: int, top_p: float) -> bool:
-    """Whether a part of the vocabulary after the other can be scored: on a CPU, where nothing is cut and noise decides."""
-    return device.type == "cpu" and temperature > 0 and not top_k and top_p >= 1
-
-
-class Scan:
-    """The scores of one sample's tokens, whose logits are shown a part of the vocabulary at a time and never kept (compiled_scan.py)."""
-
-    def __init__(self, tokens_T: Tensor, key: int, first: int, temperature: float) -> None:
-        """`tokens_T` stand at positions first, first + 1, …"""
-        count = len(tokens_T)
-        self._tokens, self._key, self._temperature = tokens_T, noise.as_signed(key), temperature
-        self._positions = np.arange(first, first + count)
-        self._keys = np.full(count, key, np.uint64)
-        self._chosen = torch.full((count,), torch.nan, dtype=torch.float32)
-        self._extremes = np.empty((2, count), np.int32)
-        self._extremes[:] = _ORDERED_INFINITIES[:, None]
-        self._sums, self._best = np.zeros(count), np.full(count, -np.inf)
-        self._drawn, self._logits = np.zeros(count, np.int64), np.full(count, -np.inf, np.float32)
-        self._rivals = np.full((count, sampling.RIVALS), -np.inf)
-
-    def take(self, start: int, logits_TN: Tensor) -> None:
-        """The logits of tokens start, start + 1, …; parts come in order, and each but the last has a multiple of 4."""
-        from node.engine import compiled_scan
-
-        if not logits_TN.numel():
-            return
-        part = logits_TN.float().contiguous()
-        within = (self._tokens >= start) & (self._tokens < start + part.shape[1])
-        self._chosen[within] = part[within, self._tokens[within] - start]
-        compiled_scan.scan(
-            part.numpy(), part.view(torch.int32).numpy(), start, self._keys, self._positions, self._temperature,
-            sampling.RIVALS_WITHIN, self._extremes, self._sums, self._best, self._drawn, self._logits, self._rivals,
-        )  # fmt: skip
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether every logit was a number."""
-        most, least = _ORDERED_INFINITIES
-        return bool((self._extremes[0] > least).all() and (self._extremes[1] < most).all())
-
-    def scores(self) -> TokenScores:
-        """Once the whole vocabulary was shown."""
-        chosen = self._chosen.double().numpy()
-        keys = torch.full_like(self._tokens, self._key)
-        noised = chosen + self._temperature * noise.exact_at(keys, torch.from_numpy(self._positions), self._tokens).numpy()
-        tokens = self._tokens.numpy()
-        margins = np.where(self._drawn == tokens, 0.0, np.maximum(self._best - noised, 0))
-        gaps = self._best[:, None] - self._rivals
-        gaps[~(gaps <= sampling.RIVALS_WITHIN)] = np.inf
-        highest = _ordered(self._extremes[1]).view(np.float32)
-        logprobs = chosen - (highest.astype(np.float64) + np.log(self._sums))
-        return TokenScores(margins, logprobs, self._drawn, chosen - self._logits, gaps)
 
 
 def _draw_with_rivals(logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float) -> Draws:

@@ -20,11 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import device, footprint, memory, output, products, row_attention, sampler, widened
+from node.engine import device, footprint, memory, output, products, row_attention, sampler, scan, widened
 from node.engine.decoding import DecodingBatch, Request, Wave, cache_of, requests_of
 from node.engine.degrade import round_cache, rounding_of
 from node.engine.interface import Completion, Prompt, Reply, no_version
 from node.engine.memory import DecodingPlan, MemoryBudget
+from node.engine.scan import Scan
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
 from protocol import architectures
@@ -266,7 +267,7 @@ class TorchEngine:
         Raises IntegrityError where the logits are no numbers: that is this machine's trouble, never the claim's.
         """
         tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self._aside)
-        if sampler.is_scanned(self._device, temperature, top_k, top_p):
+        if scan.covers(self._device, temperature, top_k, top_p):
             return self._scan(hidden_TH, tokens, key, temperature)
         parts = []
         for first in range(0, len(tokens), _SCORED_TOKENS):
@@ -281,12 +282,12 @@ class TorchEngine:
         parts = []
         for first in range(0, len(tokens_T), _SCANNED_TOKENS):
             rows = slice(first, first + _SCANNED_TOKENS)
-            scan = sampler.Scan(tokens_T[rows], key, first, temperature)
+            scanned = Scan(tokens_T[rows], key, first, temperature)
             for start, logits in self._logits_in_parts(hidden_TH[rows]):
-                scan.take(start, logits)
-            if not scan.is_finite:
+                scanned.take(start, logits)
+            if not scanned.is_finite:
                 raise _broken()
-            parts.append(scan.scores())
+            parts.append(scanned.scores())
         return TokenScores.joined(parts)
 
     def _logits_in_parts(self, hidden_TH: Tensor) -> Iterator[tuple[int, Tensor]]:
