@@ -11,6 +11,7 @@ Shapes: R rows, N logits of a part, K rivals.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -33,9 +34,56 @@ _ONE = np.float32(1)
 
 
 @njit(inline="always")
-def ordered(bits: int) -> int:
+def ordered(bits: int) -> Any:
     """Bits of a float32 as a whole number that is ordered as floats are; NaN lies beyond the infinities. Its own inverse."""
     return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@njit
+def _sum_of_exponentials(
+    logits_N: NDArray[np.float32],
+    top: float,
+    numbers: NDArray[np.float32],
+    powers: NDArray[np.float32],
+    lanes: NDArray[np.float32],
+) -> float:
+    """Of logits less `top`, at most _AT_ONCE of them: 2 to the nearest whole number is put into the exponent, what is left through a polynomial.
+    The last three are room to compute in."""
+    count = len(logits_N)
+    bits, power_bits = numbers.view(np.int32), powers.view(np.int32)
+    for i in range(count):
+        power = max((logits_N[i] - top) * _LOG2_E, _LEAST_POWER)
+        whole = power + _SHIFT
+        numbers[i] = whole
+        f = power - (whole - _SHIFT)
+        powers[i] = _ONE + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
+    for i in range(count):
+        power_bits[i] += bits[i] << np.int32(23)
+    lanes[:] = 0
+    for i in range(count // _LANES):
+        for lane in range(_LANES):
+            lanes[lane] += powers[i * _LANES + lane]
+    total = 0.0
+    for lane in range(_LANES):
+        total += lanes[lane]
+    for i in range(count - count % _LANES, count):
+        total += powers[i]
+    return total
+
+
+@njit
+def _mark(
+    logits_N: NDArray[np.float32], words: NDArray[np.uint32], numbers: NDArray[np.float32], need: float, slope: float,
+    may_count: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Which of these, at most _AT_ONCE, may reach what is needed with the noise of their words."""
+    count = len(logits_N)
+    bits = numbers.view(np.int32)
+    for i in range(count):
+        numbers[i] = np.float32(words[i])
+    for i in range(count):
+        may_count[i] = logits_N[i] - need >= slope * np.float32(bits[i])
+    may_count[count:] = 0
 
 
 @compiled(
@@ -66,9 +114,7 @@ def scan(
     count_of_rivals = rivals_RK.shape[1]
     made = np.empty(_AT_ONCE, np.uint32)
     numbers = np.empty(_AT_ONCE, np.float32)
-    bits = numbers.view(np.int32)
-    powers = np.zeros(_AT_ONCE, np.float32)
-    power_bits = powers.view(np.int32)
+    powers = np.empty(_AT_ONCE, np.float32)
     lanes = np.empty(_LANES, np.float32)
     top_of = np.empty(1, np.int32)
     top_as_float = top_of.view(np.float32)
@@ -94,35 +140,14 @@ def scan(
         for first in range(0, count_of_part, _AT_ONCE):
             count = min(_AT_ONCE, count_of_part - first)
             part = logits[first : first + count]
-            # Exponentials: 2 to the nearest whole number is put into the exponent, what is left through a polynomial.
-            for i in range(count):
-                power = max((part[i] - top) * _LOG2_E, _LEAST_POWER)
-                whole = power + _SHIFT
-                numbers[i] = whole
-                f = power - (whole - _SHIFT)
-                powers[i] = _ONE + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-            for i in range(count):
-                power_bits[i] += bits[i] << np.int32(23)
-            lanes[:] = 0
-            for i in range(count // _LANES):
-                for lane in range(_LANES):
-                    lanes[lane] += powers[i * _LANES + lane]
-            for lane in range(_LANES):
-                total += lanes[lane]
-            for i in range(count - count % _LANES, count):
-                total += powers[i]
-            # Draws.
+            total += _sum_of_exponentials(part, top, numbers, powers, lanes)
             block = (start + first) // 4
             for i in range((count + 3) // 4):
                 made[4 * i], made[4 * i + 1], made[4 * i + 2], made[4 * i + 3] = philox(block + i, position, key)
-            for i in range(count):
-                numbers[i] = np.float32(made[i])
             least = max(best, top + temperature * _NOISE_LEAST)
             # What is taken off covers the rounding of float32.
             need = np.float32(least - within - temperature * (LOG_BIAS + 1e-3) - 1e-5 * abs(least))
-            for i in range(count):
-                may_count[i] = part[i] - need >= slope * np.float32(bits[i])
-            may_count[count:] = 0
+            _mark(part, made, numbers, need, slope, may_count)
             for eight in range((count + 7) // 8):
                 if eights[eight] == 0:
                     continue

@@ -9,16 +9,10 @@ Shapes: N rows, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from node.engine import products, widened
-
-
-_PART = 2048  # tokens of a vocabulary, of which fewer make no product efficient
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -67,18 +61,3 @@ def bend_of(config: Any) -> Bend:
 def logits(model: Any, hidden_NH: Tensor) -> Tensor:
     """The model's own logits [N, V] of hidden states as they enter its output layer, in its type."""
     return bend_of(model.config).apply_(model.get_output_embeddings()(hidden_NH))
-
-
-def in_parts(model: Any, hidden_NH: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
-    """The same a part of the vocabulary at a time, each with its first token, a multiple of 4: some `most` logits at once, where the output layer
-    is a plain one."""
-    layer = model.get_output_embeddings()
-    if type(layer) is not nn.Linear:
-        yield 0, logits(model, hidden_NH)
-        return
-    bend = bend_of(model.config)
-    linear = widened.linear if widened.is_meant(layer.weight) else products.linear
-    step = max(_PART, most // max(1, len(hidden_NH)) // _PART * _PART)
-    for first in range(0, len(layer.weight), step):
-        bias = None if layer.bias is None else layer.bias[first : first + step]
-        yield first, bend.apply_(linear(hidden_NH, layer.weight[first : first + step], bias))

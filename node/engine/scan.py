@@ -12,14 +12,19 @@ Shapes: T tokens of one sample, N tokens of a part of the vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from node.engine import noise
+from node.engine import noise, output, products, widened
 from protocol import sampling
 from protocol.sampling import TokenScores
+
+_PART = 2048  # tokens of a vocabulary, of which fewer make no product efficient
 
 
 def _ordered(bits: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -75,7 +80,9 @@ class Scan:
         """Once the whole vocabulary was shown."""
         chosen = self._chosen.double().numpy()
         keys = torch.full_like(self._tokens, self._key)
-        noised = chosen + self._temperature * noise.exact_at(keys, torch.from_numpy(self._positions), self._tokens).numpy()
+        noised = (
+            chosen + self._temperature * noise.exact_at(keys, torch.from_numpy(self._positions), self._tokens).numpy()
+        )
         tokens = self._tokens.numpy()
         margins = np.where(self._drawn == tokens, 0.0, np.maximum(self._best - noised, 0))
         gaps = self._best[:, None] - self._rivals
@@ -83,3 +90,18 @@ class Scan:
         highest = _ordered(self._extremes[1]).view(np.float32)
         logprobs = chosen - (highest.astype(np.float64) + np.log(self._sums))
         return TokenScores(margins, logprobs, self._drawn, chosen - self._logits, gaps)
+
+
+def logits_in_parts(model: Any, hidden_TH: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
+    """A model's own logits, as output.py has them, a part of the vocabulary at a time, each with its first token, a multiple of 4: some `most` logits
+    at once, where the output layer is a plain one."""
+    layer = model.get_output_embeddings()
+    if type(layer) is not nn.Linear:
+        yield 0, output.logits(model, hidden_TH)
+        return
+    bend = output.bend_of(model.config)
+    linear = widened.linear if widened.is_meant(layer.weight) else products.linear
+    step = max(_PART, most // max(1, len(hidden_TH)) // _PART * _PART)
+    for first in range(0, len(layer.weight), step):
+        bias = None if layer.bias is None else layer.bias[first : first + step]
+        yield first, bend.apply_(linear(hidden_TH, layer.weight[first : first + step], bias))

@@ -291,7 +291,7 @@ class TorchEngine:
         return TokenScores.joined(parts)
 
     def _logits_in_parts(self, hidden_TH: Tensor) -> Iterator[tuple[int, Tensor]]:
-        return output.in_parts(self._held, hidden_TH, _SCANNED_LOGITS)
+        return scan.logits_in_parts(self._held, hidden_TH, _SCANNED_LOGITS)
 
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ def install(model: nn.Module) -> None:
     """From now on the model's linear layers in bfloat16 multiply as `linear` does, where this CPU does not multiply bfloat16 itself."""
     for layer in model.modules():
         if type(layer) is nn.Linear and is_meant(layer.weight):
-            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
+            layer.forward = MethodType(_forward, layer)
 
 
 @cache

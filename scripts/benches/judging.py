@@ -192,7 +192,9 @@ def rows(length: int, rounds: Sequence[Round], bare: float) -> Iterator[Row]:
         generated = min(one.generated[batch] for one in rounds)
         ratio = generated / best.verified
         yield Row(f"{length} tokens, batch {batch}: generated ÷ verified", "×", ratio, None, ratio, goal)
-        yield Row(f"{length} tokens, batch {batch}: generated ÷ products alone", "×", generated / bare, None, None, None)
+        yield Row(
+            f"{length} tokens, batch {batch}: generated ÷ products alone", "×", generated / bare, None, None, None
+        )
         yield Row(f"{length} tokens, batch {batch}: generated", _UNIT, generated * 1e6, None, None, None)
     yield Row(f"{length} tokens: verified", _UNIT, best.verified * 1e6, None, None, None)
     for name, seconds in best.parts.items():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.engine import EngineSettings, output, torch_engine
+from node.engine import EngineSettings, scan, torch_engine
 from node.engine.scan import Scan, covers
 from node.engine.torch_engine import TorchEngine
 from protocol import sampling
@@ -62,11 +62,11 @@ def masked(rows: int, vocabulary: int) -> Tensor:
 KINDS = (normal, flat, peaked, tied, rising, far, masked)
 
 
-def scanned(logits: Tensor, tokens: Tensor, temperature: float, step: int) -> TokenScores:
-    scan = Scan(tokens, KEY, FIRST, temperature)
+def scores(logits: Tensor, tokens: Tensor, temperature: float, step: int) -> TokenScores:
+    scanned = Scan(tokens, KEY, FIRST, temperature)
     for start in range(0, logits.shape[1], step):
-        scan.take(start, logits[:, start : start + step])
-    return scan.scores()
+        scanned.take(start, logits[:, start : start + step])
+    return scanned.scores()
 
 
 def require_same(logits: Tensor, temperature: float, step: int) -> None:
@@ -76,7 +76,7 @@ def require_same(logits: Tensor, temperature: float, step: int) -> None:
     for claimed in (drawn, whole.argmax(1), anything):
         with np.errstate(invalid="ignore"):
             expected = sampling.score(whole, claimed, key=KEY, temperature=temperature, first=FIRST)
-        found = scanned(logits, torch.from_numpy(claimed), temperature, step)
+        found = scores(logits, torch.from_numpy(claimed), temperature, step)
         assert (found.drawn == expected.drawn).all()
         for name in ("margins", "leads", "gaps"):
             of_found, of_expected = getattr(found, name), getattr(expected, name)
@@ -115,7 +115,7 @@ def test_of_equal_scores_the_lowest_index_is_drawn_whatever_part_it_is_in() -> N
     logits = torch.full((1, 64), -1e9)
     logits[0, [7, 21, 60]] = 1e9
     for step in (4, 8, 64):
-        found = scanned(logits, torch.tensor([21]), 1e-12, step)
+        found = scores(logits, torch.tensor([21]), 1e-12, step)
         assert found.drawn.tolist() == [7]
         assert found.margins.tolist() == [0]
         assert found.gaps.tolist() == [[0, 0, np.inf]]
@@ -128,14 +128,14 @@ def test_what_is_no_number_is_seen_wherever_it_stands(wrong: float, place: int) 
     for is_wrong in (False, True):
         if is_wrong:
             logits[1, place] = wrong
-        scan = Scan(torch.tensor([3, 5]), KEY, 0, 1.0)
+        found = Scan(torch.tensor([3, 5]), KEY, 0, 1.0)
         for start in (0, 2048, 4096):
-            scan.take(start, logits[:, start : start + 2048])
-        assert scan.is_finite == (not is_wrong)
+            found.take(start, logits[:, start : start + 2048])
+        assert found.is_finite == (not is_wrong)
 
 
 def test_no_tokens_have_no_scores() -> None:
-    assert scanned(torch.empty(0, 100), torch.empty(0, dtype=torch.int64), 1.0, 32).margins.shape == (0,)
+    assert scores(torch.empty(0, 100), torch.empty(0, dtype=torch.int64), 1.0, 32).margins.shape == (0,)
 
 
 # ---- in the engine -----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_an_engine_scores_alike_in_whatever_parts(
     tokens = torch.randint(models.VOCABULARY, (20,)).numpy()
     (hidden,) = engine.prefill([([3, 4, 5], tokens)])
     expected = sampling.score(engine.logits(hidden), tokens, key=KEY, temperature=1.0)
-    monkeypatch.setattr(output, "_PART", part)
+    monkeypatch.setattr(scan, "_PART", part)
     monkeypatch.setattr(torch_engine, "_SCANNED_LOGITS", 1)
     monkeypatch.setattr(torch_engine, "_SCANNED_TOKENS", rows)
     with torch.inference_mode():
@@ -176,7 +176,7 @@ def test_a_part_that_is_no_number_is_this_machines_trouble(
     engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In weights of a single token, that is in one part of many."""
-    monkeypatch.setattr(output, "_PART", 8)
+    monkeypatch.setattr(scan, "_PART", 8)
     monkeypatch.setattr(torch_engine, "_SCANNED_LOGITS", 1)
     (hidden,) = engine.prefill([([3, 4, 5], [6, 7, 8])])
     engine.score(hidden, [6, 7, 8], key=KEY, temperature=1.0)
