@@ -8,7 +8,8 @@
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
     fused_draw.py     drawing on a GPU, in one kernel              compiled_draw.py    the same on a CPU
     compiled.py       loops that Numba compiles                    compiled_copies.py  of keys and values
-    products.py       products with weights on a CPU
+    scan.py           scoring a part of the vocabulary at a time, on a CPU          compiled_scan.py  the loop that does
+    products.py       products with weights on a CPU               widened.py  those of bfloat16, where the CPU has none
     fixed_rows.py     the same bits in any batch                fixed_attention.py  attention for that    fixed_cache.py  its keys and values
     build.py          what two machines share whose bits are compared
     weights.py        loading a published version safely         tensor_files.py   writing one from front to back     footprint.py  what a model takes of its device

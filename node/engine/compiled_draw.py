@@ -24,13 +24,13 @@ _AT_ONCE = 1 << 11  # words: with the logits beside them they stay in the innerm
 _MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(M0), np.uint64(M1)
 _INCREMENT_0, _INCREMENT_1 = np.uint32(W0), np.uint32(W1)
 _HALF = np.uint64(32)
-_LOG_OF_BITS = math.log(2) / (1 << 23)
-"""Bits of a float32, as a whole number, times this are its logarithm plus `_LOG_BIAS`, or up to 0.06 less."""
-_LOG_BIAS = (127 + 32) * math.log(2)  # 32: a word over 2**32 is the uniform number
+LOG_OF_BITS = math.log(2) / (1 << 23)
+"""Bits of a float32, as a whole number, times this are its logarithm plus `LOG_BIAS`, or up to 0.06 less."""
+LOG_BIAS = (127 + 32) * math.log(2)  # 32: a word over 2**32 is the uniform number
 
 
 @njit(inline="always")
-def _philox(block: int, position: int, key: int) -> tuple[Any, ...]:
+def philox(block: int, position: int, key: int) -> tuple[Any, ...]:
     c0, c1, c2, c3 = np.uint32(block), np.uint32(position), np.uint32(0), np.uint32(0)
     k0, k1 = np.uint32(key), np.uint32(key >> _HALF)
     for _ in range(10):
@@ -42,7 +42,7 @@ def _philox(block: int, position: int, key: int) -> tuple[Any, ...]:
 
 
 @njit(inline="always")
-def _noise(word: int) -> float:
+def noise(word: int) -> float:
     return -math.log(-math.log1p(-(word + 0.5) * 2.0**-32))
 
 
@@ -52,11 +52,11 @@ def words(
 ) -> None:
     """Writes the four words of vocabulary indices 4·block … 4·block + 3, each for its own key and position."""
     for i in range(len(blocks_N)):
-        made_N4[i, 0], made_N4[i, 1], made_N4[i, 2], made_N4[i, 3] = _philox(blocks_N[i], positions_N[i], keys_N[i])
+        made_N4[i, 0], made_N4[i, 1], made_N4[i, 2], made_N4[i, 3] = philox(blocks_N[i], positions_N[i], keys_N[i])
 
 
 @njit(inline="always")
-def _take_place(rivals_K: NDArray[np.float64], score: float) -> None:
+def take_place(rivals_K: NDArray[np.float64], score: float) -> None:
     """Puts a score among the best, which lie in descending order, in place of the least."""
     k = len(rivals_K) - 1
     while k > 0 and score > rivals_K[k - 1]:
@@ -91,21 +91,21 @@ def seek(
     bits = numbers.view(np.int32)
     may_win = np.zeros(_AT_ONCE, np.uint8)
     eights = may_win.view(np.uint64)
-    slope = np.float32(temperature * _LOG_OF_BITS)
+    slope = np.float32(temperature * LOG_OF_BITS)
     for row in range(rows):
         logits, key, position, rivals = logits_RV[row], keys_R[row], positions_R[row], rivals_RK[row]
         token = tokens_R[row]
         begun = token
-        made[0], made[1], made[2], made[3] = _philox(token // 4, position, key)
-        best = logits[token] + temperature * _noise(made[token % 4])
+        made[0], made[1], made[2], made[3] = philox(token // 4, position, key)
+        best = logits[token] + temperature * noise(made[token % 4])
         for start in range(0, vocabulary, _AT_ONCE):
             count = min(_AT_ONCE, vocabulary - start)
             for i in range((count + 3) // 4):
-                made[4 * i], made[4 * i + 1], made[4 * i + 2], made[4 * i + 3] = _philox(start // 4 + i, position, key)
+                made[4 * i], made[4 * i + 1], made[4 * i + 2], made[4 * i + 3] = philox(start // 4 + i, position, key)
             for i in range(count):
                 numbers[i] = np.float32(made[i])
             # What is taken off covers the rounding of float32.
-            need = np.float32(best - within - temperature * (_LOG_BIAS + 1e-3) - 1e-5 * abs(best))
+            need = np.float32(best - within - temperature * (LOG_BIAS + 1e-3) - 1e-5 * abs(best))
             part = logits[start : start + count]
             for i in range(count):
                 may_win[i] = part[i] - need >= slope * np.float32(bits[i])
@@ -118,10 +118,10 @@ def seek(
                         at, logit = start + i, part[i]
                         if at == begun or logit < lowest_R[row] or (logit == lowest_R[row] and at > last_R[row]):
                             continue
-                        score = logit + temperature * _noise(made[i])
+                        score = logit + temperature * noise(made[i])
                         beaten = score
                         if score > best or (score == best and at < token):
                             beaten, best, token = best, score, at
                         if count_of_rivals and beaten > rivals[-1]:
-                            _take_place(rivals, beaten)
+                            take_place(rivals, beaten)
         tokens_R[row], scores_R[row] = token, best

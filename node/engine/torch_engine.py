@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import build, device, footprint, memory, output, products, row_attention, sampler
+from node.engine import build, device, footprint, memory, output, products, row_attention, sampler, scan, widened
 from node.engine.decoding import DecodingBatch, Request, Wave, cache_of, requests_of
 from node.engine.degrade import round_cache, rounding_of
 from node.engine.fixed_cache import FixedCache
@@ -30,6 +30,7 @@ from node.engine.fixed_rows import FixedRows, one_thread
 from node.engine.interface import Completion, Prompt, Reply, no_version
 from node.engine.kv_cache import KeyValueCache
 from node.engine.memory import DecodingPlan, MemoryBudget
+from node.engine.scan import Scan
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
 from protocol import architectures
@@ -40,7 +41,10 @@ TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 log = logging.getLogger(__name__)
 
 _PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch at most, padding included: more is no faster
+_PREFILL_TOKENS_OF_CPUS = 1 << 11  # the same on a CPU, whose cache more would not fit
 _SCORED_TOKENS = 128  # tokens whose logits are held at once: as many rows as make a product with `lm_head` efficient
+_SCANNED_TOKENS = 512  # the same where logits are looked at a part of the vocabulary at a time, so many of them at once
+_SCANNED_LOGITS = 1 << 20
 
 
 class TorchEngine:
@@ -54,7 +58,7 @@ class TorchEngine:
         self._most = memory.parse(settings.memory, device.free_bytes(self._device))
         self._aside = device.exact(self._device)
         self._rows_most = memory.rows_most(self._device.type)
-        self._prefill_most = _PREFILL_TOKENS
+        self._prefill_most = _PREFILL_TOKENS_OF_CPUS if self._device.type == "cpu" else _PREFILL_TOKENS
         self._shrunk = False
         self._built: Any = None  # the model, whatever its weights are
         self._model: Any = None  # the same while they are those of one version
@@ -90,6 +94,8 @@ class TorchEngine:
             products.install(model)
             if self._is_fixed:
                 self._fix(model)
+            else:
+                widened.install(model)
             self._built = model
         else:
             round_cache(self._built, None)
@@ -352,11 +358,13 @@ class TorchEngine:
         Raises IntegrityError where the logits are no numbers: that is this machine's trouble, never the claim's.
         """
         tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self._aside)
+        if not self._is_fixed and scan.covers(self._device, temperature, top_k, top_p):
+            return self._scan(hidden_TH, tokens, key, temperature)
         parts = []
         for first in range(0, len(tokens), _SCORED_TOKENS):
             logits = self._logits(hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
             if not (logits.amax().isfinite() and logits.amin().isfinite()):
-                raise IntegrityError("this machine's own logits hold NaN or infinity")
+                raise _broken()
             part = tokens[first : first + _SCORED_TOKENS]
             for of in self._together(len(part)):
                 with self._threads:
@@ -372,6 +380,21 @@ class TorchEngine:
                         )
                     )
         return TokenScores.joined(parts)
+
+    def _scan(self, hidden_TH: Tensor, tokens_T: Tensor, key: int, temperature: float) -> TokenScores:
+        parts = []
+        for first in range(0, len(tokens_T), _SCANNED_TOKENS):
+            rows = slice(first, first + _SCANNED_TOKENS)
+            scanned = Scan(tokens_T[rows], key, first, temperature)
+            for start, logits in self._logits_in_parts(hidden_TH[rows]):
+                scanned.take(start, logits)
+            if not scanned.is_finite:
+                raise _broken()
+            parts.append(scanned.scores())
+        return TokenScores.joined(parts)
+
+    def _logits_in_parts(self, hidden_TH: Tensor) -> Iterator[tuple[int, Tensor]]:
+        return scan.logits_in_parts(self._held, hidden_TH, _SCANNED_LOGITS)
 
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
@@ -395,6 +418,10 @@ class TorchEngine:
             raise error
         self._shrunk, self._rows_most, self._prefill_most = True, rows // 2, prefilled // 2
         log.warning("%s; from now on %d sequences are computed at once, not %d", said, self._rows_most, rows)
+
+
+def _broken() -> IntegrityError:
+    return IntegrityError("this machine's own logits hold NaN or infinity")
 
 
 def _without_replies(batch: DecodingBatch, ended: Sequence[int], reply: Reply, end_tokens: frozenset[int]) -> list[int]:

@@ -25,6 +25,7 @@ NAMES = {
     "shardcast": "how fast weights travel: through relays at full speed, and in trees and chains of limited lines",
     "start": "CPU seconds until a command has printed its help, or has read the chain",
     "waste": "how much accepted work is trained on when nodes know what is wanted: a simulation",
+    "judging": "what verifying a token costs against generating it, and where that goes",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
 }
 
