@@ -46,7 +46,7 @@ sees little is found later."""
 
 _MARGINS_PART = _SIDES_PART = 3 / 8
 _ALTERNATIVE_PART = 1 / 4 / len(ALTERNATIVES)
-"""Parts of the mixture. Of a single alternative log 36 is lost, some four chunks of 32 tokens: naming many costs little."""
+"""Parts of the mixture. An alternative's proofs begin at 1/72 of it, which seven chunks on its side make up for against the soft null: naming many costs little."""
 _DAY = 86_400
 _YEAR_DAYS = 366
 
@@ -101,12 +101,16 @@ def by_statistic(sums: SumsByName) -> dict[str, float]:
     }
 
 
-def adds(before: SumsByName, after: SumsByName) -> bool:
-    """Whether a statistic has more evidence against the soft null `after` than `before`. Of the mixture it would be asked in vain: what dominates it may fall
-    while another rises."""
-    return any(
-        new > old for (_, old), (_, new) in zip(_SOFT.by_statistic(before), _SOFT.by_statistic(after), strict=True)
-    )
+def adds(before: SumsByName, after: SumsByName, budget: HistoryBudget) -> bool:
+    """Whether one of the statistics that carry the evidence has more of it against the soft null `after` than `before`. Of the mixture it would be asked in vain: what
+    dominates it may fall while another rises. Those that carry it have as much as a finding takes of one's own, but for their number."""
+    was, is_now, least = _SOFT.by_statistic(before), _SOFT.by_statistic(after), carrying(budget)
+    return any(new > old and math.log(part) + new >= least for (_, old), (part, new) in zip(was, is_now, strict=True))
+
+
+def carrying(budget: HistoryBudget) -> float:
+    """Least log evidence, with its part of the mixture, of a statistic that carries a finding: one has as much where all have OWN of the soft bound together."""
+    return OWN * bounds(budget).soft - math.log(2 + len(ALTERNATIVES))
 
 
 def evidence(sums: SumsByName) -> LogEvidence:

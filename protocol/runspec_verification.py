@@ -87,7 +87,8 @@ class HistoryBudget(Part):
     alternatives: list[str] = Field(default=list(ALTERNATIVES))
     """What a cheat may have computed with, and validators compute with again (docs/rules.md)."""
     again: DecimalText = "0.1"
-    """Of the tokens that a validator prefills, the share that it prefills again with an alternative, at most."""
+    """Of the tokens that a validator prefills, the share that it means to prefill again with an alternative: half for submissions that are drawn, whatever was spent, half for
+    seats that something speaks against. For these it may be 65,536 tokens ahead of its share; what a juror measures again comes on top."""
 
     @field_validator("alternatives")
     @classmethod

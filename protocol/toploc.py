@@ -123,6 +123,10 @@ def score(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[
     return [[s for _, s in zip(own, flat, strict=False) if s is not None] for own in proofs]
 
 
+REACH = 1 / 32
+"""Four steps of the mantissa, or two where it is large: more is beyond what limits allow of all points. Lower: noise hides an alternative; higher: few forged points do."""
+
+
 @dataclass(frozen=True)
 class Points:
     """Of one chunk, where a proof and the verifier's own activations can be compared: indices [k], the verifier's patterns there and the claimed ones."""
@@ -135,14 +139,17 @@ class Points:
         """1 where what is claimed lies nearer to the activations of an alternative, [N] of the same chunk, than to the verifier's own; -1 where it is the
         other way round, 0 where neither is true.
 
-        Each point counts by the square of the distance between the two, and by no more than that, wherever the claim lies: a few points claimed to lie far
-        away outweigh no others. Points that are no numbers, on any side, count for nothing.
+        Each point counts by the distance between the two times that of the claim from the middle, along it. A claim counts as no further beyond either than
+        REACH of the verifier's value: a few points claimed to lie far away outweigh not many, and random noise put on all of them hides nothing. Points that are no numbers, on any
+        side, count for nothing.
         """
         own, claimed, other = (_floats(bits) for bits in (self.own, self.claimed, alternative[self.indices]))
         apart = other - own
         counts = np.isfinite(claimed) & np.isfinite(apart) & (apart != 0)
-        place = (claimed[counts] - own[counts]) / apart[counts]  # 0 at the verifier's own, 1 at the alternative
-        return int(np.sign((apart[counts] ** 2 * np.clip(2 * place - 1, -1, 1)).sum()))
+        apart, own = apart[counts], own[counts]
+        reach = REACH * np.abs(own)
+        away = np.clip(claimed[counts] - own, np.minimum(apart, 0) - reach, np.maximum(apart, 0) + reach)
+        return int(np.sign((apart * (2 * away - apart)).sum()))
 
 
 def points(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[list[Points]]:

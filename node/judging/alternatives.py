@@ -1,7 +1,6 @@
 """Named alternatives: prefilling work with what a cheat may have used in place of the published weights (protocol/statistics.py).
 
-What the published weights say of a row is kept while its hidden states are at hand; a second prefill, with the alternative, then says on whose side
-each near tie and each chunk of proofs lies. Alternatives are computed by the torch engine, whatever engine judges: it is one that can round
+Rows are prefilled twice more, with the published weights and with the alternative, by one engine; on whose side does each near tie and each chunk of proofs lie? Alternatives are computed by the torch engine, whatever engine judges: it is one that can round
 weights and caches. It takes as much memory again as the model; where there is none, or a version before is not here, that alternative is left out.
 
 Does not decide which work is prefilled again (node/validator/alternatives.py), nor what follows (node/judging/history.py).
@@ -24,7 +23,9 @@ from protocol.sampling import TokenScores
 from protocol.toploc import Bits, Points
 
 TOKENS_MOST = 1 << 16
-"""Of one submission that are prefilled again with an alternative: what is kept of them takes some 6 MiB."""
+"""Of one submission that are prefilled again with an alternative: what is kept of them meanwhile takes some 6 MiB."""
+REFERENCE = ""
+"""In place of an alternative's name: the published weights themselves."""
 _BEFORE = "before_"
 _LOWER = "bfloat16"
 
@@ -70,8 +71,8 @@ class Alternatives:
             self._require_room(version, dtype)
             engine = self._engines[dtype] = cast(_Alternative, make_engine(self._settings, dtype))
         engine.load(version)
-        if change := (DEGRADATIONS | CACHES).get(name):
-            engine.degrade(change)
+        if name not in (REFERENCE, _LOWER) and not back:
+            engine.degrade((DEGRADATIONS | CACHES)[name])
         return engine
 
     def _require_room(self, version: Path, dtype: str) -> None:

@@ -18,7 +18,7 @@ from protocol import toploc
 from protocol.sampling import TokenScores
 from protocol.verdict import Finding, Outcome
 
-_EQUAL = "the same bits"
+OTHER_BITS, _EQUAL = "other bits", "the same bits"
 
 
 def proofs(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
@@ -55,4 +55,4 @@ def draws(c: Candidate, row: int, scores: TokenScores) -> Finding | None:
 
 
 def _found(rule: str, row: int, what: str) -> Finding:
-    return Finding(rule, Outcome.SOFT, "other bits", _EQUAL, f"row {row}: {what}, in one build", 1 << row)
+    return Finding(rule, Outcome.SOFT, OTHER_BITS, _EQUAL, f"row {row}: {what}, in one build", 1 << row)

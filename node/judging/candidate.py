@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,12 +22,10 @@ from protocol.environments.assignment import AssignedGroup, assign
 from protocol.eprocess import Sums
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
-from protocol.sampling import TokenScores
 from protocol.sandbox import Reading, Sandbox
 from protocol.signing import Domain
 from protocol.submission import SubmissionRef
 from protocol.tokenizer import Tokenizer
-from protocol.toploc import Points
 from protocol.verdict import Finding
 
 LONG_SECONDS = 30.0
@@ -106,8 +105,10 @@ class Checked:
     sums: dict[int, dict[str, Sums]] = field(default_factory=dict)
     """What each row adds to the sums over its seat's work, by row; nothing where the run keeps none."""
 
-    again: dict[str, int] = field(default_factory=dict)
-    """Tokens that were prefilled again, by the alternative."""
+    alternatives: list[str] = field(default_factory=list)
+    """Those that rows were prefilled with again."""
+    again: int = 0
+    """Tokens of these prefills, and of those with the published weights that they were compared with."""
 
     @property
     def summed(self) -> dict[str, Sums]:
@@ -137,10 +138,6 @@ class Candidate:
     """What the seat did before, where the run judges by it."""
     alternative: Callable[[str], Verifier] | None = None
     """What computes as a named alternative, good until the next is asked for."""
-    scored: dict[int, TokenScores] = field(default_factory=dict)
-    """Of rows that are to be prefilled again, how this validator's own weights see their tokens,"""
-    points: dict[int, list[Points]] = field(default_factory=dict)
-    """and their proofs."""
     sampled: dict[int, Finding | None] = field(default_factory=dict)
     """What `sampling` has found in rows whose hidden states were at hand for `computation`."""
 
@@ -177,8 +174,10 @@ class Candidate:
     @property
     def is_bitwise(self) -> bool:
         """Whether bits are compared: the run asks for it, and the engine at hand is of the build that the file names."""
+        if self.spec.verification.bitwise is None:
+            return False
         of = self.file.header.build
-        return self.spec.verification.bitwise is not None and bool(of) and of == build_of(self.engine)
+        return bool(of) and of == build_of(self.engine)
 
     @property
     def uncovered(self) -> str | None:
@@ -204,12 +203,13 @@ class Candidate:
         return self.plan.choose(self.submission_id, self.commitment.block_hash, len(self.samples))
 
     @cached_property
-    def compared(self) -> frozenset[int]:
-        """Rows that are prefilled again with each alternative: drawn ones, as many as are within what is kept of one submission."""
-        if self.alternative is None or not self.plan.alternatives:
-            return frozenset()
-        ends = accumulate(len(self.samples[row].completion) for row in self.rows)
-        return frozenset(row for row, end in zip(self.rows, ends, strict=True) if end <= TOKENS_MOST)
+    def compared(self) -> list[int]:
+        """Rows that are prefilled again with each alternative: drawn ones, in an order that nobody foresees, as many as are within what is kept of one submission."""
+        drawn = sorted(
+            self.rows, key=lambda row: hmac.digest(self.plan.secret, self.submission_id + bytes([row]), "sha256")
+        )
+        ends = accumulate(len(self.samples[row].completion) for row in drawn)
+        return [row for row, end in zip(drawn, ends, strict=True) if end <= TOKENS_MOST]
 
     def prefilled(self, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
         """The validator's own hidden states [T, H] of these rows' generated tokens, a batch at a time, of which none is kept.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -78,7 +78,7 @@ class Weighed:
     own_margins: Sums
     own_tokens: int
     is_open: bool = False
-    """Whether somebody's measurements speak for a named alternative, and this validator's own do not speak against it."""
+    """Whether another finds the seat by a named alternative, and this validator's own measurements do not speak against it."""
 
     @property
     def outcome(self) -> Outcome:
@@ -99,6 +99,12 @@ class Weighed:
             and self.own.soft <= 0
             and self.own_margins.total <= _WITHIN * self.own_margins.count
         )
+
+
+def suspected(sums: SumsByName, budget: HistoryBudget) -> tuple[str, ...]:
+    """The alternatives that these sums speak for, as far as SUSPECT."""
+    least = SUSPECT * history.bounds(budget).soft
+    return tuple(name for name, value in history.by_alternative(sums).items() if value >= least)
 
 
 def _speaks_against(own: SumsByName, name: str) -> bool:
@@ -160,25 +166,18 @@ class History:
         """With what was measured again of these submissions in place of what counted of them."""
         return replace(self, counted=[again.get(one.submission, one) for one in self.counted])
 
-    def weigh(self, this: SumsByName, tokens: int = 0) -> Weighed:
-        """With what the submission judged adds, with so many tokens."""
+    def weigh(self, this: SumsByName, tokens: int = 0, suspected: Collection[str] = ()) -> Weighed:
+        """With what the submission judged adds, with so many tokens; `suspected` are alternatives that another validator finds the seat by."""
         own, everything = self._totals
         own_after, everything_after = statistics.total([own, this]), statistics.total([everything, this])
         return Weighed(
-            history.adds(own, own_after),
+            history.adds(own, own_after, self.budget),
             history.combined(own_after, everything_after),
             history.evidence(own_after),
             history.bounds(self.budget),
             own_after.get(MARGINS_SOFT, Sums()),
             sum(one.tokens for one in self.counted if one.own) + tokens,
-            self._is_open(own_after, everything_after),
-        )
-
-    def _is_open(self, own: SumsByName, everything: SumsByName) -> bool:
-        suspected = SUSPECT * history.bounds(self.budget).soft
-        return any(
-            value >= suspected and not _speaks_against(own, name)
-            for name, value in history.by_alternative(everything).items()
+            any(not _speaks_against(own_after, name) for name in suspected),
         )
 
     def finding(self, this: SumsByName, tokens: int) -> Finding | None:

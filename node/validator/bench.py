@@ -167,7 +167,7 @@ class Bench:
             )
             finding = judge(candidate)
             if self._alternatives:
-                self._alternatives.count(candidate.checked.tokens, sum(candidate.checked.again.values()))
+                self._alternatives.count(candidate.checked.tokens, candidate.checked.again)
             return details(self.context, commitment, finding, time, candidate.checked, plan.secret, history)
         finding = self._found_without_weights(
             commitment, path, plan, rules=CHEAP if self._is_past(commitment.ref.step) else EARLY

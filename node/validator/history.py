@@ -43,7 +43,7 @@ class Histories:
     ) -> None:
         """`receipts`: what others have said; `own`: what this validator has, whether it was shown yet or not."""
         self._book = book
-        self._budget = budget
+        self.budget = budget
         self._address = address
         self._receipts = receipts
         self._own = own
@@ -56,13 +56,13 @@ class Histories:
 
     def before(self, submission: Submission) -> History:
         """What the seat had done before a submission. Raises RpcUnavailable where block times have to be asked for."""
-        since = history.begins(self._book.time(submission), self._budget)
+        since = history.begins(self._book.time(submission), self.budget)
         if self._began[0] != since:
             self._began = since, self._book.block_before(since)
         earlier = self._book.submissions_of(self._book.seat(submission.node), submission.place, self._began[1])
         first = bisect_left(earlier, since, key=self._book.time)  # few times are asked for, where the book knows none
         counted = [self._of(one) for one in earlier[first:]]
-        return History(self._budget, since, [one for one in counted if one is not None])
+        return History(self.budget, since, [one for one in counted if one is not None])
 
     def _of(self, submission: Submission) -> CountedReceipt | None:
         if submission.id in self._counted:

@@ -31,18 +31,17 @@ class Recount:
         self._address = address
         self._now = now
         # A case may list many submissions of one seat.
-        self._measured_before: OrderedDict[tuple[bytes, str | None], Checked] = OrderedDict()
+        self._measured_before: OrderedDict[tuple[bytes, tuple[str, ...]], Checked] = OrderedDict()
 
-    def of(self, history: History) -> History:
-        """The same, its newest submissions measured by this validator as far as their versions are here."""
+    def of(self, history: History, suspected: tuple[str, ...] = ()) -> History:
+        """The same, its newest submissions measured by this validator as far as their versions are here, and prefilled again as these alternatives."""
         again: dict[str, CountedReceipt] = {}
-        leading = history.leading
         for one in history.counted[-_MOST:]:
             submission = self._view.submission(bytes.fromhex(one.submission))
             if submission is None or not self._bench.holds(submission.step):
                 continue
-            key = submission.id, leading
-            checked = self._measured_before.get(key) or self._measured(submission, leading)
+            key = submission.id, suspected
+            checked = self._measured_before.get(key) or self._measured(submission, suspected)
             if checked is not None:
                 self._measured_before[key] = checked
                 if len(self._measured_before) > _REMEMBERED:
@@ -53,15 +52,14 @@ class Recount:
         log.info("measured %d earlier submissions again", len(again))
         return history.recounted(again)
 
-    def _measured(self, submission: Submission, alternative: str | None) -> Checked | None:
-        """What all rows of a submission add, prefilled again as this alternative where there is one to look at; None where it cannot be had now."""
+    def _measured(self, submission: Submission, suspected: tuple[str, ...]) -> Checked | None:
+        """What all rows of a submission add; None where it cannot be had now."""
         checked = Checked()
         try:
             path = self._bench.fetch(submission.root)
             if path is None:
                 return None
-            again = () if alternative is None else (alternative,)
-            plan = self._bench.plan(in_full=True, time=self._now(), alternatives=again)
+            plan = self._bench.plan(in_full=True, time=self._now(), alternatives=suspected)
             found = self._bench.judge(self._bench.commitment(submission), path, plan, self._now(), checked)
         except MurmurationError as error:
             log.info("step %d.%d is not measured again: %s", submission.step, submission.sequence, error)

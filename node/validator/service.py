@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from node.engine import EngineSettings
+from node.judging.bitwise import OTHER_BITS
 from node.judging.candidate import Checked, Commitment, PrefillPlan, uncovered
 from node.judging.equipment import Unfit
 from node.judging.evidence import EvidenceStore
-from node.judging.history import NOWHERE, History
+from node.judging.history import NOWHERE, History, suspected
 from node.judging.judge import capped, details
 from node.judging.rules import available
 from node.validator import judgement_log as states
@@ -38,6 +39,7 @@ from protocol import metrics, statistics
 from protocol.chain.events import Appealed, Challenged, Settled
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Case
+from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
@@ -126,8 +128,10 @@ class ValidatorService:
             self._kept_seconds,
         )
         budget = spec.verification.history
-        self._histories = budget and Histories(
-            self._book, budget, self._address, self._receipts.stored, self._own_receipt
+        self._histories = (
+            None
+            if budget is None
+            else Histories(self._book, budget, self._address, self._receipts.stored, self._own_receipt)
         )
         self._recount = Recount(self._bench, self._book, self._address, self._now)
         self._workload = Workload(
@@ -411,22 +415,24 @@ class ValidatorService:
         newcomer = self._c.spec.verification.newcomer_submissions
         return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
 
-    def _judge_task(self, task: JudgementTask, *, in_full: bool = False) -> _Judged | None:
+    def _judge_task(
+        self, task: JudgementTask, *, in_full: bool = False, suspected: tuple[str, ...] = ()
+    ) -> _Judged | None:
         """The judgement; None while file or weights may still arrive, or the commitment of a false one is one endpoint's word.
         Raises what keeps a rule from running."""
         is_sure = self._book.is_sure(task.submission)
         if task.is_doubtful and not is_sure:
             return None
-        found = self._found(task, in_full=in_full)
+        found = self._found(task, in_full=in_full, suspected=suspected)
         task.is_doubtful = found is not None and found.details.outcome != Outcome.ACCEPT and not is_sure
         return None if task.is_doubtful else found
 
-    def _found(self, task: JudgementTask, *, in_full: bool) -> _Judged | None:
+    def _found(self, task: JudgementTask, *, in_full: bool, suspected: tuple[str, ...]) -> _Judged | None:
         now, path = self._now(), self._bench.fetch(task.submission.root)
         if path is not None:
             commitment = self._bench.commitment(task.submission)
             history = self._histories.before(task.submission) if self._histories else None
-            again = self._bench.alternatives(task.submission, history, now)
+            again = tuple(dict.fromkeys((*suspected, *self._bench.alternatives(task.submission, history, now))))
             plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now, alternatives=again)
             plan, checked = replace(plan, examined=task.unexamined), Checked()
             try:
@@ -435,7 +441,7 @@ class ValidatorService:
                 task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
             if found is None:
                 return None
-            done = replace(plan, examined=tuple(checked.examined), alternatives=tuple(checked.again))
+            done = replace(plan, examined=tuple(checked.examined), alternatives=tuple(checked.alternatives))
             return _Judged(commitment, done, found, checked.near, history, other_build=checked.other_build)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
@@ -454,7 +460,8 @@ class ValidatorService:
         try:
             task = JudgementTask(submission, self._book.time(submission), self._clock.monotonic())
             with about(submission.id):
-                judged = self._judge_task(task, in_full=True)
+                named = self._suspected_by(submission, case)
+                judged = self._judge_task(task, in_full=True, suspected=named)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error) or isinstance(error, Unfit):
                 raise
@@ -465,9 +472,9 @@ class ValidatorService:
             return None
         by_sums = judged.history is not None and self._is_by_sums(submission.id, case)
         if judged.history is not None and by_sums and judged.details.outcome == Outcome.ACCEPT:
-            judged = self._recounted(judged, judged.history)
+            judged = self._recounted(judged, judged.history, named)
         self._bench.discard(ref.root)
-        other_bits = bool(judged.other_build) and not case.hard
+        other_bits = bool(judged.other_build) and not case.hard and self._is_by_bits(submission.id, case)
         return Opinion(judged.details, judged.near, (by_sums and not judged.clears) or other_bits)
 
     def _is_by_sums(self, submission_id: bytes, case: Case) -> bool:
@@ -477,13 +484,27 @@ class ValidatorService:
         said = self._receipts.stored(submission_id).get(case.challenger)
         return said is not None and said.details.rule == HISTORY
 
-    def _recounted(self, judged: _Judged, history: History) -> _Judged:
-        """The same after a look of one's own at more of what the seat did."""
-        history, d = self._recount.of(history), judged.details
+    def _is_by_bits(self, submission_id: bytes, case: Case) -> bool:
+        """Whether a case stands on bits that only a machine of the same build can compare."""
+        said = self._receipts.stored(submission_id).get(case.challenger)
+        return said is not None and said.details.measured == OTHER_BITS
+
+    def _suspected_by(self, submission: Submission, case: Case) -> tuple[str, ...]:
+        """The named alternatives that the challenger's own receipts speak of, up to a submission: a juror that has not looked for them could call it wrong."""
+        if self._histories is None or not self._is_by_sums(submission.id, case):
+            return ()
+        earlier = [bytes.fromhex(one.submission) for one in self._histories.before(submission).counted]
+        said = [self._receipts.stored(one).get(case.challenger) for one in (*earlier, submission.id)]
+        sums = statistics.total(statistics.decode(one.details.sums) for one in said if one is not None)
+        return suspected(sums, self._histories.budget)
+
+    def _recounted(self, judged: _Judged, history: History, suspected: tuple[str, ...] = ()) -> _Judged:
+        """The same after a look of one's own at more of what the seat did, as these alternatives too."""
+        history, d = self._recount.of(history, suspected), judged.details
         this = statistics.decode(d.sums)
         finding = capped(history.finding(this, d.tokens_checked), uncovered(self._c.spec, judged.commitment.hardware))
         if finding is None:
-            return replace(judged, history=history, clears=history.weigh(this, d.tokens_checked).clears)
+            return replace(judged, history=history, clears=history.weigh(this, d.tokens_checked, suspected).clears)
         context, secret = self._bench.context, judged.plan.secret
         found = details(context, judged.commitment, finding, d.time, secret=secret, history=history)
         return replace(judged, details=found, history=history)

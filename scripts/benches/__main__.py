@@ -11,7 +11,7 @@ NAMES = {
     "asynchrony": "what learning loses to rollouts of older weights, and what a trainer gains by not waiting",
     "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
     "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
-    "detection": "after how many tokens sums find each cheat in bfloat16, across two ways of computing attention",
+    "detection": "after how many submissions each cheat is found in bfloat16, across two ways of computing attention",
     "length": "whether announced length budgets are learned, and what they cost the task",
     "engine": "our engine at the shape of rollouts against transformers and vLLM: equal and log-normal lengths, grouped heads",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",

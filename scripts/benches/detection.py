@@ -1,4 +1,4 @@
-"""Detection in bfloat16: after how many tokens of one seat each cheat is found, across two ways of computing attention.
+"""Detection in bfloat16: after how many submissions of one seat each cheat is found, across two ways of computing attention.
 
 The worker computes attention by torch's fused kernel, the validator by products and a softmax. Cheats make proofs and logprobs anew with the published weights, unless
 their name says that they prove themselves. Single values are judged by the limits of the shipped calibration, sums against its noise and with the default budget.
@@ -53,7 +53,8 @@ _MOST = 60
 """Submissions after which nobody waits any longer."""
 _EXPONENTS, _MEAN, _MEDIAN = 38, 10.0, 8.0
 """TOPLOC's published thresholds: exponents that may differ, of 128, and mantissas."""
-_AGES = (1, 5)
+_AGES = (1, 4, 5)
+_BEFORE = {"before_1": 1, "before_4": 4}
 
 Generate = Callable[[Sequence[Prompt]], list[Completion]]
 
@@ -68,6 +69,8 @@ class Deed:
     proves_itself: bool = False
     soft: int | None = None
     hard: int | None = None
+    honest: bool = False
+    """Then the promise is that nothing is found."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,12 @@ class Detection(Row):
     tokens: int = 0
     """Of them."""
     extra: dict[str, float] = field(default_factory=dict)
+    honest: bool = False
 
     @property
     def met(self) -> bool | None:
+        if self.honest:
+            return self.found == self.tenth_found == 0
         return None if self.goal is None else self.found > 0.5 and self.ours <= self.goal
 
 
@@ -159,7 +165,9 @@ class Stand:
     def deeds(self) -> Iterator[Deed]:
         """Each engine is good until the next deed."""
         drawn = self._drawn
-        yield Deed("honest", drawn(self._right))
+        yield Deed("honest", drawn(self._right), honest=True)
+        for name in (*_BEFORE, "fp8", "int4", "int8", "kv_fp8", "kv_int8"):
+            yield Deed(f"honest, looked for as {name}", drawn(self._right), name, honest=True)
         yield Deed("smaller model", drawn(self._engine(SmallerModelEngine)), hard=1)
         yield Deed("other seed", drawn(self._right, shift=1), hard=1)
         for factor, soft, hard in ((0.9, None, 1), (1.1, None, 1), (0.95, 1, 3), (0.98, 10, None)):
@@ -180,8 +188,8 @@ class Stand:
         for name, soft in (("kv_fp8", 10), ("kv_int8", 25)):
             yield Deed(name, drawn(self._engine(change=CACHES[name])), name, soft=soft)
         for age, soft in ((5, 5), (1, 25)):
-            version = self._scene._older[age, PAPER_LR]
-            name = "before_4" if age == 5 else "before_1"
+            version = self._scene.older(age, PAPER_LR)
+            name = "before_4" if age == 5 else "before_1"  # of the fifth before, the nearest that is named
             steps = "1 version" if age == 1 else f"{age} versions"
             yield Deed(f"{steps} old, proves itself", drawn(self._engine(folder=version)), name, True, soft=soft)
             yield Deed(f"{steps} old", drawn(self._engine(folder=version)), name)
@@ -227,7 +235,12 @@ class Stand:
         self.extra: dict[str, float] = {}
         seen = self._observed(deed)
         by_toploc = float(np.mean([one.by_toploc for one in seen]))
-        common = {"units": len(seen), "tokens": sum(one.tokens for one in seen), "extra": self.extra}
+        common = {
+            "units": len(seen),
+            "tokens": sum(one.tokens for one in seen),
+            "extra": self.extra,
+            "honest": deed.honest,
+        }
         budget = HistoryBudget()
         for outcome, goal in ((Outcome.SOFT, deed.soft), (Outcome.HARD, deed.hard)):
             if goal is None and (outcome is Outcome.HARD or deed.hard is not None):
@@ -286,8 +299,7 @@ class Stand:
         return found
 
     def _alternative(self, name: str) -> Any:
-        ages = {"before_1": 1, "before_4": 5}
-        older = self._scene._older[ages[name], PAPER_LR] if name in ages else None
+        older = self._scene.older(_BEFORE[name], PAPER_LR) if name in _BEFORE else None
         return self._alternatives.engine(name, self._model, lambda _: older)
 
 
@@ -324,7 +336,9 @@ class Seat:
             added = [one.alone for one in work] + [one.again for one in work if looks_again]
             before_it, total = total, statistics.total([total, *added])
             after = history.evidence(total)  # the validator knows nothing but what it measured itself
-            if (after.hard if outcome is Outcome.HARD else after.soft) >= bound and history.adds(before_it, total):
+            if (after.hard if outcome is Outcome.HARD else after.soft) >= bound and history.adds(
+                before_it, total, self._budget
+            ):
                 return number, leading(total)
         return _MOST + 1, ""
 

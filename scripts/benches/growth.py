@@ -163,7 +163,10 @@ class _Accepting:
         self._book.hardware(s)
         return Commitment(s.ref, s.units, bytes(32), 0, s.block_hash, self._book.repeats(s))
 
-    def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
+    def alternatives(self, *_: object) -> tuple[str, ...]:
+        return ()
+
+    def plan(self, *, in_full: bool, time: int, alternatives: tuple[str, ...] = ()) -> PrefillPlan:
         return PrefillPlan(1.0 if in_full else 0.1, bytes(32))
 
     def judge(

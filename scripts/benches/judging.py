@@ -108,7 +108,7 @@ class Submission(Candidate):
         self.context = SimpleNamespace(spec=SimpleNamespace(  # type: ignore[assignment]
             verification=SimpleNamespace(
                 computation=ComputationLimits(**limits.computation), sampling=SamplingLimits(**limits.sampling),
-                noise=Limit(soft="0.03", hard="0.07"),
+                noise=Limit(soft="0.03", hard="0.07"), bitwise=None,
             ),
             sampling=SimpleNamespace(distribution={"temperature": 1.0, "top_k": 0, "top_p": 1.0}),
         ))  # fmt: skip

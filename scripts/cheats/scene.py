@@ -129,6 +129,10 @@ class Scene:
         degradation(self._spare._model)
         return self._spare
 
+    def older(self, steps: int, lr: float) -> Path:
+        """The weights of so many steps before, at this learning rate."""
+        return self._older[steps, lr]
+
     def aged(self, age: Age) -> TorchEngine:
         """Weights of that age; good until the next call."""
         self._spare.load(self._older[age])

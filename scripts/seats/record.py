@@ -50,8 +50,13 @@ class Unit:
 
     prompt: Prompt
     tokens: list[int]
-    nats: float
-    """Of entropy a token, as the logprobs of what was drawn tell it."""
+    logprobs: list[float]
+    """Of the drawn tokens."""
+
+    @property
+    def nats(self) -> float:
+        """Of entropy a token, as these tell it."""
+        return -float(np.mean(self.logprobs))
 
     def digest(self, made_by: int, policy: int) -> bytes:
         """Of what makes it distinct in all pairs of one maker: two completions that say the same of one prompt have one."""
@@ -114,7 +119,7 @@ def record(
                                 columns.checks["unit"].append(at)
                                 columns.checks["checked_by"].append(used.index(checker))
                                 columns.checks["sums"].append(sums_row(scores, limit))
-                                measured.add((maker.name, checker.name), at, scores)
+                                measured.add((maker.name, checker.name), at, scores, np.array(first[at].logprobs))
                     says(f"{time.monotonic() - began:.0f} s: {count} of at most {length} tokens by {maker.name}")
     said = f"--seed {seed} --policies {' '.join(map(str, numbers))}" + f" --share {share:g}" * (share != 1)
     about = _about(columns, names, limit, measured, said, time.monotonic() - began)
@@ -128,9 +133,7 @@ def made(engine: TorchEngine, policy: Policy, length: int, count: int, draws: Ra
     for start in range(0, count, at_once):
         prompts = policy.prompts(min(at_once, count - start), draws)
         groups = engine.generate(prompts, temperature=1.0, max_new_tokens=length, end_tokens=ends, prove=False)
-        yield [
-            Unit(prompt, of.tokens, -float(np.mean(of.logprobs))) for prompt, (of,) in zip(prompts, groups, strict=True)
-        ]
+        yield [Unit(prompt, of.tokens, of.logprobs) for prompt, (of,) in zip(prompts, groups, strict=True)]
 
 
 def _keep(columns: _Columns, made_by: int, policy: int, length: int, units: Sequence[Unit]) -> dict[int, Unit]:

@@ -84,12 +84,16 @@ def drawn(pair: PairWork, seats: int, draws: np.random.Generator) -> Iterator[In
             yield added.reshape(count, SUBMISSIONS, len(STATISTICS), 3).cumsum(1)
 
 
-def weighed(sums: Integers, margins: str = MARGINS_SOFT) -> WeighedSeats:
+def weighed(sums: Integers, budget: HistoryBudget, margins: str = MARGINS_SOFT) -> WeighedSeats:
     """Of [S, W, L, 3]; `margins` names those of the soft null."""
     soft = _by_statistic(sums, margins, SIDE_SOFT)
     hard = _by_statistic(sums, MARGINS_HARD, SIDE_HARD)
     before = [np.concatenate([np.zeros_like(logs[:, :1]), logs[:, :-1]], 1) for logs in soft]
-    adds = np.logical_or(*(new > old for old, new in zip(before, soft, strict=True)))
+    parts = (history._MARGINS_PART, history._SIDES_PART)
+    least = history.carrying(budget)
+    adds = np.logical_or(
+        *((new > old) & (math.log(part) + new >= least) for part, old, new in zip(parts, before, soft, strict=True))
+    )
     return WeighedSeats(_mixed(soft), _mixed(hard), adds)
 
 
@@ -110,7 +114,7 @@ def simulate(
     pair: PairWork, seats: int, budget: HistoryBudget, draws: np.random.Generator, margins: str = MARGINS_SOFT
 ) -> Tally:
     """So many seats of a pair."""
-    found = [tally(weighed(sums, margins), budget) for sums in drawn(pair, seats, draws)]
+    found = [tally(weighed(sums, budget, margins), budget) for sums in drawn(pair, seats, draws)]
     return sum(found[1:], found[0])
 
 

@@ -18,7 +18,7 @@ from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from node.judging.alternatives import Alternatives
 from node.judging.candidate import Candidate
-from node.judging.history import SUSPECT, CountedReceipt, History
+from node.judging.history import SUSPECT, CountedReceipt, History, suspected
 from node.judging.judge import judge
 from node.judging.replay import compare, replay
 from node.validator.alternatives import AlternativePlan
@@ -82,6 +82,35 @@ def test_points_are_what_the_score_compares(tiny_run: TinyRun) -> None:
         differ = one.own ^ one.claimed
         assert np.count_nonzero(differ & 0x7F80) == score.exponents
         assert np.count_nonzero(differ & 0x8000) == score.signs
+
+
+def test_noise_put_on_a_proof_does_not_hide_a_small_difference() -> None:
+    """Steps of the mantissa are what a cheat may put on all of its points within the limits."""
+    rng = np.random.default_rng(3)
+    found = []
+    for _ in range(200):
+        own = rng.normal(size=128) * 3
+        other = own * (1 + 0.002 * rng.normal(size=128))
+        steps = rng.integers(-2, 3, 128).astype(np.int64)
+        claimed = (bf16(other.tolist()).astype(np.int64) + steps).astype(np.uint16)
+        points = Points(np.arange(128, dtype=np.int32), bf16(own.tolist()), claimed)
+        found.append(points.side(bf16(other.tolist())))
+    assert found.count(1) > 0.7 * len(found)
+
+
+def test_work_by_the_judge_s_alternatives_own_engine_is_not_on_the_side_of_what_differs_less_than_engines_do(
+    run: TinyRun, alternatives: Alternatives
+) -> None:
+    """The judge computes in another precision than the worker, whose engine is that of the alternatives."""
+    other = TorchEngine("bfloat16")
+    other.load(run.model)
+    candidate = run.candidate(run.honest(sequence=0))
+    candidate.engine = other
+    candidate.plan = replace(candidate.plan, alternatives=("before_1",))
+    candidate.alternative = lambda of: alternatives.engine(of, run.model, lambda _: run.model)
+    judge(candidate)
+    assert candidate.checked.alternatives == ["before_1"]
+    assert candidate.checked.summed[proofs_by("before_1")].count == 0
 
 
 # ---- caches ------------------------------------------------------------------------------------------------------------
@@ -161,7 +190,7 @@ def test_honest_work_is_on_the_reference_s_side_and_a_cheat_s_on_the_alternative
 
 def test_an_alternative_that_cannot_be_had_is_left_out_whole(run: TinyRun, alternatives: Alternatives) -> None:
     candidate = looked_at(run, alternatives, run.engine, 0, "before_1")
-    assert candidate.checked.again == {}
+    assert (candidate.checked.alternatives, candidate.checked.samples) == ([], 255)
     assert not any("before" in name for name in candidate.checked.summed)
     with pytest.raises(PreflightError, match="1 steps before"):
         alternatives.engine("before_1", run.model, lambda _: None)
@@ -172,8 +201,10 @@ def test_no_more_of_a_submission_is_kept_than_there_is_room_for(
 ) -> None:
     monkeypatch.setattr("node.judging.candidate.TOKENS_MOST", 30)
     candidate = looked_at(run, alternatives, run.engine, 0, "int8")
-    assert 0 < candidate.checked.again["int8"] <= 30 < candidate.checked.tokens
-    assert len(candidate.scored) == len(candidate.points) == len(candidate.compared)
+    assert candidate.checked.alternatives == ["int8"]
+    assert 0 < candidate.checked.again <= 2 * 30 < 2 * candidate.checked.tokens
+    first = {row: len(candidate.samples[row].completion) for row in candidate.rows}
+    assert candidate.compared != list(first)[: len(candidate.compared)]  # in an order that nobody foresees
 
 
 # ---- which work --------------------------------------------------------------------------------------------------------
@@ -237,11 +268,13 @@ def test_a_juror_that_has_not_looked_for_an_alternative_clears_nobody_of_it() ->
     margins = {name: Sums(0, 0, 40 * UNIT) for name in ("margins_hard", "margins_soft")}
     own = [replace(entry(margins), submission=f"{number:064x}") for number in range(1, 5)]
 
-    def clears(*more: CountedReceipt) -> bool:
-        return History(BUDGET, 0, [*own, *more]).weigh(margins, 2_000).clears
+    def clears(*more: CountedReceipt, by: tuple[str, ...] = ("kv_fp8",)) -> bool:
+        return History(BUDGET, 0, [*own, *more]).weigh(margins, 2_000, by).clears
 
-    assert clears()
+    assert suspected(found.sums, BUDGET) == ("kv_fp8",)
+    assert clears(found, by=())
     assert not clears(found)
+    assert not clears()  # by the challenger's word on the very submission, which is no part of the history
     assert clears(found, entry({proofs_by("kv_fp8"): Sums.of_trials(3, 40)}))
     assert not clears(found, entry({proofs_by("kv_fp8"): Sums.of_trials(1, 10)}))
     assert not clears(found, entry({proofs_by("kv_fp8"): Sums.of_trials(30, 50)}))
@@ -253,7 +286,7 @@ def test_an_alternative_that_takes_too_much_memory_or_runs_out_of_it_keeps_no_ve
 ) -> None:
     monkeypatch.setattr("node.engine.device.free_bytes", lambda _: 1 << 16)
     candidate = looked_at(run, alternatives, run.engine, 0, "int8")
-    assert (candidate.checked.again, candidate.checked.samples) == ({}, 255)
+    assert (candidate.checked.alternatives, candidate.checked.samples) == ([], 255)
     monkeypatch.undo()
 
     def exhausted(*_: object) -> None:
@@ -261,7 +294,7 @@ def test_an_alternative_that_takes_too_much_memory_or_runs_out_of_it_keeps_no_ve
 
     monkeypatch.setattr(Alternatives, "engine", exhausted)
     candidate = looked_at(run, alternatives, run.engine, 0, "int8")
-    assert (candidate.checked.again, candidate.checked.samples) == ({}, 255)
+    assert (candidate.checked.alternatives, candidate.checked.samples) == ([], 255)
 
 
 # ---- evidence ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from protocol.eprocess import Sums
 from protocol.errors import HashMismatch
 from protocol.identity import Key
 from protocol.runspec import HistoryBudget, Limit
-from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName
+from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE, SumsByName, proofs_by, tokens_by
 from protocol.verdict import HISTORY, Outcome
 from tests.node.near_ties import completion
 from tests.node.stage import Panel, Stage, rounds, until
@@ -190,7 +190,7 @@ def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(
         this = {name: Sums(8 * UNIT, 64 * UNIT, 0) for name in (MARGINS_HARD, MARGINS_SOFT)}
         said = replace(details(own.context, candidate.commitment, None, 0), sums=statistics.encode(this), tokens_checked=1000)  # fmt: skip
         service: Any = SimpleNamespace(
-            _recount=SimpleNamespace(of=lambda history, again=grossly: again), _bench=SimpleNamespace(context=own.context),
+            _recount=SimpleNamespace(of=lambda history, _, again=grossly: again), _bench=SimpleNamespace(context=own.context),
             _c=SimpleNamespace(spec=own.spec),
         )  # fmt: skip
         judged = _Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly)
@@ -253,3 +253,33 @@ def test_a_cooler_temperature_is_convicted_by_its_sums_and_an_honest_seat_beside
     (hard.folder / "history.json").write_bytes(canonical.encode(table))
     with pytest.raises(HashMismatch, match="history"):
         replay(Evidence(hard.folder), stage.tiny.model)
+
+
+# ---- what a juror looks for --------------------------------------------------------------------------------------------
+
+
+def juror(said: Any) -> Any:
+    """As far as it asks what the challenger has said of a submission."""
+    service: Any = SimpleNamespace(
+        _receipts=SimpleNamespace(stored=lambda _: {"challenger": SimpleNamespace(details=said)}),
+        _histories=SimpleNamespace(before=lambda _: History(BUDGET, 0, [entry(blameless(40), own=False)]), budget=BUDGET),
+    )  # fmt: skip
+    service._is_by_sums = lambda submission, case: ValidatorService._is_by_sums(service, submission, case)
+    return service
+
+
+@pytest.mark.parametrize(("hard", "rule"), [(False, HISTORY), (True, HISTORY), (False, "sampling")])
+def test_a_juror_looks_for_the_alternative_that_the_accuser_s_own_receipts_speak_of(hard: bool, rule: str) -> None:
+    """Also where the submission in question was the first of which anybody looked for it."""
+    sums = {proofs_by("int8"): [130 * UNIT, 130 * UNIT, 156 * UNIT], tokens_by("fp8"): [2 * UNIT, 2 * UNIT, 4 * UNIT]}
+    case: Any = SimpleNamespace(hard=hard, samples=0, challenger="challenger")
+    submission: Any = SimpleNamespace(id=bytes(32))
+    service = juror(SimpleNamespace(sums=sums, rule=rule))
+    found = ValidatorService._suspected_by(service, submission, case)
+    assert found == (("int8",) if rule == HISTORY else ())
+
+
+@pytest.mark.parametrize(("measured", "by_bits"), [("other bits", True), ("0.5", False)])
+def test_only_a_case_about_bits_is_left_to_machines_of_the_build(measured: str, by_bits: bool) -> None:
+    case: Any = SimpleNamespace(challenger="challenger")
+    assert ValidatorService._is_by_bits(juror(SimpleNamespace(measured=measured)), bytes(32), case) is by_bits

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -77,7 +79,7 @@ def test_seats_weighed_many_at_a_time_are_weighed_as_a_validator_does(recording:
     outcomes = set()
     for pair in (noisy(recording), honest(recording)[0]):
         for looks in resample.drawn(pair, 24, draws):
-            many = resample.weighed(looks)
+            many = resample.weighed(looks, SMALL)
             bound = history.bounds(SMALL)
             for seat, of in enumerate(looks):
                 for at, one in enumerate(looked_at(of, SMALL)):
@@ -144,6 +146,20 @@ def test_two_hundred_fresh_completions_of_two_backends_are_as_the_recorded_ones(
     picks = [np.concatenate([order.choice(of[n], count) for n, count in counts.items()]) for _ in range(500)]
     usual = [ratio(pair.sums[units]) for units in picks]
     assert ratio(fresh) <= max(usual)
+
+
+def test_a_recording_is_made_of_every_pair(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def made(folder: Path, number: int) -> Iterator[Policy]:
+        yield Policy(tiny_run.model, tiny_run.tokenizer, tiny_run.context.tasks)
+
+    monkeypatch.setattr(policies, "made", made)
+    monkeypatch.setattr(record, "WORK", {record.SHORT: (4, 0, 0)})
+    monkeypatch.setattr(record, "NOISY_WORK", {record.SHORT: (2, 0, 0)})
+    found = record.record(tmp_path, 0, 1.0, 10.0, [0], lambda _: None)
+    pairs = list(found.pairs())
+    assert len(pairs) == 11
+    assert all(1 <= len(pair.lengths) <= 4 for pair in pairs)  # equal ones are one
 
 
 def ratio(sums: Integers) -> float:

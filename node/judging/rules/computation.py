@@ -19,7 +19,7 @@ from node.judging.rules.limits import judge, worst
 from protocol import toploc
 from protocol.errors import IntegrityError, Malformed
 from protocol.runspec import ComputationLimits
-from protocol.toploc import ChunkScore, Points
+from protocol.toploc import ChunkScore
 from protocol.verdict import Finding, Outcome
 
 
@@ -50,8 +50,6 @@ def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
             limits = c.spec.verification.computation
             chunks = [of_chunk(limits, row, i, score) for i, score in enumerate(of_row)]
             found[row] = worst([*chunks, bitwise.proofs(c, row, hidden)])
-            if row in c.compared:
-                c.points[row] = points(c, row, hidden)
             c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
             both = worst([found[row], c.sampled[row]])
             c.checked.near |= both.near if both is not None else 0
@@ -68,13 +66,6 @@ def score(c: Candidate, hidden_of: Mapping[int, Tensor]) -> dict[int, list[Chunk
     for (row, _), of_turn in zip(turns, toploc.score([turn for _, turn in turns], proofs), strict=True):
         found[row] += of_turn
     return found
-
-
-def points(c: Candidate, row: int, hidden_TH: Tensor) -> list[Points]:
-    """Where the proofs of a row can be compared with its hidden states."""
-    turns = c.samples[row].conversation
-    found = toploc.points(turns.split(bits(hidden_TH)), turns.proofs_of(c.samples[row].proofs))
-    return [one for of_turn in found for one in of_turn]
 
 
 def of_chunk(limits: ComputationLimits, row: int, chunk: int, score: ChunkScore) -> Finding | None:

@@ -8,50 +8,75 @@ work) finds nothing either.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
-from node.engine import Verifier, memory
+import numpy as np
+
+from node.engine import Verifier
 from node.engine.proofs import bits
-from node.judging.alternatives import nearer, sides
+from node.judging.alternatives import REFERENCE, nearer, sides
 from node.judging.candidate import Candidate
+from protocol import toploc
 from protocol.eprocess import Sums
-from protocol.errors import MurmurationError
+from protocol.sampling import TokenScores
+from protocol.shell import machine
 from protocol.statistics import proofs_by, tokens_by
+from protocol.toploc import Points
 from protocol.verdict import Finding
 
 log = logging.getLogger(__name__)
 
+References = Mapping[int, tuple[TokenScores, list[Points]]]
+"""By row, how the published weights see its tokens and its proofs."""
+
 
 def check(c: Candidate) -> Finding | None:
-    for name in c.plan.alternatives:
-        _prefill_again(c, name)
+    if c.plan.alternatives and c.alternative is not None:
+        try:
+            _prefill_again(c)
+        except Exception as error:  # whatever keeps alternatives from being computed keeps no verdict from being made
+            if machine.trouble(error):
+                raise
+            log.warning("nothing more is prefilled again: %s", error)
     if c.history is None:
         return None
     return c.history.finding(c.checked.summed, c.checked.tokens)
 
 
-def _prefill_again(c: Candidate, name: str) -> None:
-    """Adds what an alternative says of the rows that are compared: of all of them, or of none where it cannot be had."""
-    if c.alternative is None:
-        return
-    rows = sorted(c.compared & c.scored.keys() & c.points.keys())
-    try:
-        with memory.told():
-            found = _compared(c, c.alternative(name), rows)
-    except MurmurationError as error:
-        log.info("nothing is prefilled again as %s: %s", name, error)
-        return
-    for row, (tokens, proofs) in found.items():
-        c.checked.sums.setdefault(row, {}).update({tokens_by(name): tokens, proofs_by(name): proofs})
-    c.checked.again[name] = sum(len(c.samples[row].completion) for row in rows)
+def _prefill_again(c: Candidate) -> None:
+    """Adds what each alternative says of the rows that are compared, of all of them. The published weights are computed by the same engine once more: compared with
+    another one's states, honest work by this engine would be on the side of whatever differs less than the two engines do."""
+    assert c.alternative is not None
+    references = _references(c, c.alternative(REFERENCE))
+    tokens = sum(len(c.samples[row].completion) for row in references)
+    c.checked.again += tokens
+    for name in c.plan.alternatives:
+        for row, (of_tokens, of_proofs) in _compared(c, c.alternative(name), references).items():
+            c.checked.sums.setdefault(row, {}).update({tokens_by(name): of_tokens, proofs_by(name): of_proofs})
+        c.checked.alternatives.append(name)
+        c.checked.again += tokens
 
 
-def _compared(c: Candidate, engine: Verifier, rows: list[int]) -> dict[int, tuple[Sums, Sums]]:
-    """By row: on whose side its tokens and its proofs are."""
+def _references(c: Candidate, engine: Verifier) -> References:
     found = {}
-    for batch in c.prefilled_by(engine, rows):
+    for batch in c.prefilled_by(engine, c.compared):
         for row, hidden in batch.items():
             sample = c.samples[row]
+            turns = sample.conversation
+            scores = engine.score(hidden, sample.completion, key=c.key(sample), **c.spec.sampling.distribution)
+            points = toploc.points(turns.split(bits(hidden)), turns.proofs_of(sample.proofs))
+            found[row] = scores, [one for of_turn in points for one in of_turn]
+    return found
+
+
+def _compared(c: Candidate, engine: Verifier, references: References) -> dict[int, tuple[Sums, Sums]]:
+    """By row: on whose side its tokens and its proofs are."""
+    found = {}
+    for batch in c.prefilled_by(engine, list(references)):
+        for row, hidden in batch.items():
+            sample, (scores, points) = c.samples[row], references[row]
             drawn = engine.score(hidden, sample.completion, key=c.key(sample), **c.spec.sampling.distribution).drawn
-            chunks = [rows.reshape(-1) for rows in (bits(hidden)[part] for part in sample.conversation.chunks)]
-            found[row] = sides(c.scored[row], sample.completion, drawn), nearer(c.points[row], chunks)
+            states = bits(hidden)
+            chunks = [np.reshape(states[part], -1) for part in sample.conversation.chunks]
+            found[row] = sides(scores, sample.completion, drawn), nearer(points, chunks)
     return found

@@ -55,8 +55,6 @@ def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
 
 def _measured(c: Candidate, row: int, found: TokenScores) -> dict[str, Measured]:
     sample, limits = c.samples[row], c.spec.verification.sampling
-    if row in c.compared:
-        c.scored[row] = found
     if c.spec.verification.noise is not None:
         c.checked.sums[row] = sums.of_completion(found, c.spec.verification.noise)
     return sampling.measure(
