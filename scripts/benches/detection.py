@@ -150,7 +150,11 @@ class Stand:
         tables = run_tables()
         tables["spec"]["sampling"]["max_new_tokens"] = LENGTH
         tables["spec"]["model"]["compute_dtype"] = "bfloat16"
-        tables["spec"]["verification"] |= {"calibration": "tiny-qwen3-bfloat16-cpu", "uncalibrated": [], "history": {}}
+        tables["spec"]["verification"] |= {
+            "calibration": "tiny-qwen3-bfloat16-cpu",
+            "uncalibrated": [],
+            "history": {"seats": 1000},
+        }
         run = TinyRun.create(folder / "run", make_policy, tables, target=0.05)
         return cls(Scene.create(run, folder / "scene", ages=(0,), paper_ages=_AGES, end=0.0), rows)
 
