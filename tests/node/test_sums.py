@@ -8,6 +8,7 @@ import numpy as np
 from swarm.tiny_run import TinyRun
 
 from node.judging import sums
+from node.judging.alternatives import sides
 from node.judging.candidate import Candidate
 from node.judging.judge import details, judge
 from node.judging.rules import sampling
@@ -71,4 +72,4 @@ def test_a_token_sides_with_the_reference_or_with_the_alternative_where_they_dif
     scores = TokenScores(none, none, np.array([1, 1, 1, 1, 1, 1]), none, np.full((6, RIVALS), np.inf))
     alternative = np.array([1, 2, 2, 2, 2, 2])
     tokens = np.array([3, 2, 1, 2, 3, 2])  # the first has no say, the fifth sides with neither
-    assert sums.sides(scores, tokens, alternative) == Sums.of_trials(3, 4)
+    assert sides(scores, tokens, alternative) == Sums.of_trials(3, 4)
