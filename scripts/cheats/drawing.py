@@ -71,7 +71,9 @@ def likely_drafts(scene: Scene, sequence: int) -> Candidate:
     return scene.with_completions(sequence, scene.generate(sequence, engine=engine))
 
 
-@cheat("sampling")
+@cheat(
+    "sampling", outcome=SOFT, within=8
+)  # few short answers come so near an end, and one within the hard limit is soft
 def early_end(scene: Scene, sequence: int) -> Candidate:
     """Answers end where the end token is within half a logit of the draw: a little sooner than they should."""
     engine = sharing(EarlyEndEngine, scene.run.engine)
