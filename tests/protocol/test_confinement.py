@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -335,7 +336,8 @@ def children() -> set[int]:
     """Of this process, those that have ended among them."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= {int(pid) for pid in (task / "children").read_text().split()}
+        with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
     return found
 
 
