@@ -1,9 +1,10 @@
-"""Cheaper weights, made of a loaded model in place: what a cheat may compute with instead of the published ones.
+"""Cheaper weights and rounded caches, made of a loaded model in place: what a cheat may compute with instead of the published one.
 
 For calibration (which limits tell them from honest work?), named alternatives (node/judging/alternatives.py), tests and benchmarks; no worker uses it. Loading
 the version again (`Engine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of all
 layers but the output layer, as quantised checkpoints usually are: embeddings, norms, activations and the cache stay as they
-were, so that these are the mildest of their kind. Values are rounded and kept in the model's own type.
+were, so that these are the mildest of their kind. `CACHES` round keys and values instead, where the torch engine stores them. Values are rounded and kept in
+the model's own type.
 """
 
 from __future__ import annotations

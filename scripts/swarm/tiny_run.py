@@ -106,15 +106,14 @@ class TinyRun:
         spec = self.spec.model_copy(update={"verification": verification})
         return replace(self, spec=spec, context=replace(self.context, spec=spec))
 
-    def with_history(self, soft: str, hard: str, *, blind: bool = False, **budget: Any) -> TinyRun:
-        """One that judges by sums against this noise, of a single seat and with one beginning a year; `blind`: and by no single value; `budget`: more of how."""
+    def with_history(self, soft: str, hard: str, *, blind: Sequence[str] = (), **budget: Any) -> TinyRun:
+        """One that judges by sums against this noise, of a single seat and with one beginning a year; `blind`: rules that find no single value; `budget`: more of how."""
         run = self.with_noise(soft, hard)
         update: dict[str, Any] = {"history": HistoryBudget(**{"seats": 1, "days": 366, **budget})}
-        if blind:
-            for rule in ("sampling", "computation"):
-                limits = getattr(run.spec.verification, rule)
-                all_of_them = {name: Limit(soft="90", hard="99") for name, of in limits if isinstance(of, Limit)}
-                update[rule] = limits.model_copy(update=all_of_them)
+        for rule in blind:
+            limits = getattr(run.spec.verification, rule)
+            all_of_them = {name: Limit(soft="90", hard="99") for name, of in limits if isinstance(of, Limit)}
+            update[rule] = limits.model_copy(update=all_of_them)
         spec = run.spec.model_copy(update={"verification": run.spec.verification.model_copy(update=update)})
         return replace(run, spec=spec, context=replace(run.context, spec=spec))
 

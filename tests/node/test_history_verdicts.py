@@ -180,7 +180,7 @@ def test_a_doubtful_juror_leaves_a_soft_case_to_others_and_one_good_submission_c
 
 
 def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(tiny_run: TinyRun) -> None:
-    own = tiny_run.with_history("0.02", "0.04", blind=True)
+    own = tiny_run.with_history("0.02", "0.04", blind=["sampling"])
     budget = own.spec.verification.history
     assert budget is not None
     found = {}
