@@ -95,10 +95,10 @@ def _cooler(scene: Scene, sequence: int) -> Candidate:
 
 
 for _name, _make, _what, _alternative, _outcome, _within in (
-    ("int8", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", "int8", SOFT, 5),
+    ("int8", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", "int8", SOFT, 30),
     ("fp8", _generated(_degraded("fp8")), "Weights rounded to float8 e4m3 generate, the right ones prove.", "fp8", HARD, 10),
     ("int4", _generated(_degraded("int4")), "Weights rounded to 4 bits generate, the right ones prove.", "int4", HARD, 3),
-    ("int8 cache", _generated(_degraded("kv_int8")), "Keys and values rounded to 8 bits generate, the right ones prove.", "kv_int8", SOFT, 5),
+    ("int8 cache", _generated(_degraded("kv_int8")), "Keys and values rounded to 8 bits generate, the right ones prove.", "kv_int8", SOFT, 30),
     ("fp8 cache", _generated(_degraded("kv_fp8")), "Keys and values rounded to float8 e4m3 generate, the right ones prove.", "kv_fp8", HARD, 10),
     ("bfloat16", _generated(_bfloat16), "The right weights generate in bfloat16 and prove in float32.", "bfloat16", SOFT, 5),
     ("drafts within 0.1", _generated(_drafting(budget=0.1)), "A draft's token is kept within 0.1 logits of the draw.", "", HARD, 3),
