@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 
+from protocol.calibration_notice import CalibrationNotice, changes, require_allowed
 from protocol.chain.events import Published
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
 from protocol.model_files import require_model_files, require_nothing_else
+from protocol.notice_book import FILE, NoticeBook
 from protocol.shardcast.client import Client
-from protocol.shardcast.manifest import digest_of
+from protocol.shardcast.manifest import digest_of, stored
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
@@ -29,6 +33,8 @@ log = logging.getLogger("weights")
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
 _LOCKS = 64  # versions of which it is known that a thread may be fetching them
 _AHEAD_MAX = 60.0  # seconds before it is tried again to fetch ahead, after failing several times
+_SOUND_MOST = 16  # versions of which it is remembered that they can be used
+_MANIFEST_SECONDS = 30.0
 _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
 
 Version = Publication | Published
@@ -64,7 +70,11 @@ class Versions:
         self._fetch_seconds = fetch_seconds
         self._clock = clock
         self._sources: list[Source] = []
-        self._sound: deque[bytes] = deque(maxlen=16)  # manifests of versions whose files are those of a version
+        self._sound: OrderedDict[bytes, CalibrationNotice | None] = (
+            OrderedDict()
+        )  # by manifest, of versions that can be used
+        self.notices = NoticeBook(folder.parent / FILE)
+        """What versions that were here have said of the calibration."""
         self._found_at = float("-inf")
         self._is_stopped = False
         self._mutex = Lock()
@@ -92,16 +102,43 @@ class Versions:
         return self.held(publication)
 
     def held(self, publication: Version) -> Path:
-        """The folder of a version that is here. Raises as `folder`, and PreflightError where it has gone meanwhile."""
+        """The folder of a version that is here. Raises as `folder`, Malformed for a calibration notice that the run does not allow, and
+        PreflightError where it has gone meanwhile."""
         folder = self.store.folder(publication.step)
         if publication.manifest not in self._sound:
             try:
                 require_nothing_else(folder)
-            except IntegrityError as error:  # its bytes are the chain's: its trainer is to blame
+                notice = self._noticed(publication.step)
+            except (IntegrityError, Malformed) as error:  # its bytes are the chain's: its trainer is to blame
                 raise Malformed(f"version {publication.step} of the weights: {error}", hint=error.hint) from error
-            self._sound.append(publication.manifest)
+            self._sound[publication.manifest] = notice
+            if len(self._sound) > _SOUND_MOST:
+                self._sound.popitem(last=False)
         require_model_files(folder, self._connection.spec.model)
         return folder
+
+    def notice(self, publication: Version) -> CalibrationNotice | None:
+        """What a version that is here says of the calibration. Raises as `held`."""
+        if publication.manifest not in self._sound:
+            self.held(publication)
+        return self._sound[publication.manifest]
+
+    def _noticed(self, step: int) -> CalibrationNotice | None:
+        """The calibration notice of a version. Raises Malformed where it is none that the run allows, or contradicts another version's."""
+        spec, notice = self._connection.spec, stored(self.store.manifest(step)).notice
+        if spec.verification.recalibration is None and notice is None:
+            return None
+        if notice is not None:
+            require_allowed(spec, notice)
+        was = self.notices.newest
+        self.notices.take(step, notice)
+        if notice is not None and notice != was:
+            log.warning(
+                "work is judged by %s: %s; whoever does not agree stops here, and keeps what it earned",
+                notice,
+                "; ".join(changes(spec.verification, notice)) or "by the limits of the run spec",
+            )
+        return notice
 
     def newest(self) -> Path:
         """The folder of the head, for whoever needs what all versions share: the tokenizer. Raises as `folder`."""
@@ -169,6 +206,22 @@ class Versions:
             if step > head:
                 with suppress(LockHeld):  # somebody is just loading it
                     self.store.discard(step)  # of another run; it would look newer than anything to come
+
+
+def notice_of_head(connection: Connection, seconds: float = _MANIFEST_SECONDS) -> CalibrationNotice | None:
+    """What the newest version says of the calibration, by its manifest alone, for whoever only looks on. Raises Unavailable where nobody has it within
+    so many seconds, Malformed for a notice that the run does not allow."""
+    head = connection.chain.head(connection.run)
+    if head is None or connection.spec.verification.recalibration is None:
+        return None
+    with TemporaryDirectory() as folder, VersionStore(Path(folder), 1) as store:
+        client = Client(store, connection.chain.domain, connection.run, connection.policy.trainer)
+        until = time.monotonic() + seconds
+        fetch = client.attempt(head.step, head.manifest, connection.sources(), until)
+        _, manifest = fetch.fetch_manifest(fetch.expected)
+    if manifest.notice is not None:
+        require_allowed(connection.spec, manifest.notice)
+    return manifest.notice
 
 
 @contextmanager

@@ -70,6 +70,9 @@ SHARDCAST_CHUNK_BYTES: Final = 4 << 20
 MANIFEST_BYTES_MAX: Final = 16 << 20
 """Cap on a manifest's JSON, enough for 500 GB of weights. Changing it breaks: nothing below the cap."""
 
+NOTICE_BYTES_MAX: Final = 8 << 10
+"""Cap on the JSON of a calibration notice in a manifest. Changing it breaks: nothing below the cap."""
+
 # ---- messages ----
 
 RECEIPT_BYTES_MAX: Final = 64 << 10

@@ -44,6 +44,7 @@ from protocol.runspec_verification import (
     HistoryBudget,
     Limit,
     ProbeFile,
+    Recalibration,
     SamplingLimits,
     VerificationSpec,
     classes,
@@ -51,7 +52,7 @@ from protocol.runspec_verification import (
 
 __all__ = [
     "AnswerSpec", "AnyEnvironment", "BitwiseSpec", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "HistoryBudget", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
-    "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
+    "Recalibration", "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip
 

@@ -14,6 +14,8 @@ from protocol.statistics import ALTERNATIVES
 
 _CHANCE_MAX = 0.05  # of a wrong verdict within a year: a budget above it is a typing error
 
+_MOST_MOST = 1000  # times the spec's limits: beyond, they say nothing
+
 HardwareClass = Annotated[int, Field(ge=0, lt=256)]
 
 
@@ -123,6 +125,25 @@ class BitwiseSpec(Part):
     to the other limits alone."""
 
 
+class Recalibration(Part):
+    """How far the trainer may move the limits for later versions, while the run goes on (docs/decisions/0023). Of each limit, in multiples of the spec's own."""
+
+    soft_least: DecimalText = "0.5"
+    """Least soft limit; below 1, work that the spec would pay may be rejected."""
+    hard_least: DecimalText = "1"
+    """Least hard limit; below 1, work that the spec would not slash for may be slashed for."""
+    most: DecimalText = "4"
+    """Largest limit of either kind; 1 lets none rise."""
+
+    @model_validator(mode="after")
+    def _multiples(self) -> Recalibration:
+        if not all(0 < Decimal(share) <= 1 for share in (self.soft_least, self.hard_least)):
+            raise ValueError("soft_least and hard_least are multiples of the spec's limits, above 0 and at most 1")
+        if not 1 <= Decimal(self.most) <= _MOST_MOST:
+            raise ValueError(f"most is a multiple of the spec's limits, from 1 to {_MOST_MOST}")
+        return self
+
+
 class ProbeFile(PinnedFile):
     """A reference probe (protocol/probe.py)."""
 
@@ -153,6 +174,8 @@ class VerificationSpec(Part):
     """When these sums decide. Without it they are kept and shown, and no verdict follows from them."""
     bitwise: BitwiseSpec | None = None
     """Comparison bit by bit between machines of one build; takes `spec.model.batch_invariant`. Without it files name no build."""
+    recalibration: Recalibration | None = None
+    """That the trainer may replace the calibration for later versions, and within which bounds. Without it the limits stand for as long as the run."""
     calibration: HexDigest
     """Digest of the calibration these limits came from; in run.toml the name of a shipped one, or its file."""
     calibrated: list[HardwareClass] = Field(default=[0])

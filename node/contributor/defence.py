@@ -18,6 +18,7 @@ from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
+from protocol.notice_book import NoticeBook
 from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
@@ -38,12 +39,15 @@ class Defence:
         judge: Callable[[LoggedSubmission], Finding | None],
         retry_seconds: float,
         clock: Clock = SYSTEM,
+        *,
+        notices: NoticeBook | None = None,
     ) -> None:
-        """`judge` judges a submission in full and raises what keeps it from doing so: it is asked again after `retry_seconds`."""
+        """`notices`: what this node has seen of the run's calibration. `judge` judges a submission in full and raises what keeps it from doing so: it is asked again after `retry_seconds`."""
         self._c = connection
         self._submissions = submissions
         self._sender = sender
         self._judge = judge
+        self._notices = notices
         self._done: set[int] = set()
         self._backoff = Backoff(retry_seconds, clock=clock)
 
@@ -106,15 +110,17 @@ class Defence:
         """What the sums of all receipts say, where they are what the verdict stands on: this machine makes the same rounding errors again, and
         finds nothing by itself. By validators that are no party to the case: an accuser's own receipts are no reason not to appeal.
         None where the case is graver than they are."""
-        budget = self._c.spec.verification.history
+        verification = self._c.spec.verification
         if (
-            budget is None
+            verification.history is None
             or submission.receipt is None
             or Receipt.stored(submission.receipt.encode()).details.rule != HISTORY
         ):
             return None
         parties = (case.challenger, case.co_signer)
-        found = standing.up_to(self._submissions, submission, budget, without=parties)
+        notice = None if self._notices is None else self._notices.of(submission.ref.step)
+        found = standing.up_to(self._submissions, submission, verification, notice, without=parties)
+        assert found is not None
         hardware = self._c.chain.seat(self._c.run, submission.ref.node).hardware
         outcome, share = (Outcome.HARD, found.hard_share) if case.hard else (Outcome.SOFT, found.soft_share)
         if share < 1 or (case.hard and uncovered(self._c.spec, hardware)):

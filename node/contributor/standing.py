@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from node.judging.history import CountedReceipt, counted
 from protocol import history, statistics
+from protocol.calibration_notice import CalibrationNotice, in_force
 from protocol.history import LogEvidence
-from protocol.runspec import HistoryBudget
+from protocol.runspec import HistoryBudget, VerificationSpec
 from protocol.verdict import Receipt
 
 WARN = 0.5
@@ -65,18 +66,34 @@ class SeatStanding:
         return max(0.0, self.evidence.hard / self.bound.hard)
 
 
-def standing(log: SubmissionLog, budget: HistoryBudget, now: int) -> SeatStanding:
-    """Of all work since the sums began; `now` in block time."""
-    return _standing(_counted(log.judged_since(history.begins(now, budget))), budget)
+def standing(
+    log: SubmissionLog, verification: VerificationSpec, now: int, notice: CalibrationNotice | None = None
+) -> SeatStanding | None:
+    """Of all work since the sums began, by this `notice` of the calibration or before the first; `now` in block time. None where the run does not judge by sums."""
+    budget = in_force(verification, notice).history
+    if budget is None:
+        return None
+    return _standing(_counted(_since(log, history.begins(now, budget), notice)), budget)
 
 
 def up_to(
-    log: SubmissionLog, submission: LoggedSubmission, budget: HistoryBudget, without: Collection[str] = ()
-) -> SeatStanding:
-    """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness."""
-    since = history.begins(submission.made_at, budget)
-    found = _counted([one for one in log.judged_since(since) if _place(one) <= _place(submission)])
+    log: SubmissionLog,
+    submission: LoggedSubmission,
+    verification: VerificationSpec,
+    notice: CalibrationNotice | None = None,
+    without: Collection[str] = (),
+) -> SeatStanding | None:
+    """The same up to and with a submission, by the `notice` of its version and by what validators `without` these have measured: who accuses is no witness."""
+    budget = in_force(verification, notice).history
+    if budget is None:
+        return None
+    begun = _since(log, history.begins(submission.made_at, budget), notice)
+    found = _counted([one for one in begun if _place(one) <= _place(submission)])
     return _standing([one for one in found if one.validator not in without], budget)
+
+
+def _since(log: SubmissionLog, time: int, notice: CalibrationNotice | None) -> list[LoggedSubmission]:
+    return [one for one in log.judged_since(time) if notice is None or one.ref.step >= notice.since]
 
 
 def _standing(found: Sequence[CountedReceipt], budget: HistoryBudget) -> SeatStanding:

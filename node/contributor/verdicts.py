@@ -21,6 +21,7 @@ from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
 from protocol.hub.listing import Listing
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
+from protocol.notice_book import NoticeBook
 from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection
@@ -45,12 +46,20 @@ class Verdicts:
     """For one thread."""
 
     def __init__(
-        self, connection: Connection, submissions: SubmissionLog, retry_seconds: float, clock: Clock = SYSTEM
+        self,
+        connection: Connection,
+        submissions: SubmissionLog,
+        retry_seconds: float,
+        clock: Clock = SYSTEM,
+        *,
+        notices: NoticeBook | None = None,
     ) -> None:
+        """`notices`: what this node has seen of the run's calibration."""
         self.mail = Mail(connection.key.address, connection.policy.trainer, clock)
         self._c = connection
         self._submissions = submissions
         self._clock = clock
+        self._notices = notices
         self._noted = submissions.mark(_LISTING)
         self._listing = Listing(self._noted)
         self._backoff = Backoff(retry_seconds, _REST_MOST * retry_seconds, clock=clock)
@@ -102,12 +111,13 @@ class Verdicts:
 
     def _tell_standing(self) -> None:
         """Warns before the sums over this node's work cost anything."""
-        budget = self._c.spec.verification.history
-        if budget is None:
+        verification = self._c.spec.verification
+        if verification.history is None:
             return
         self._told.hold(_STANDING, _STANDING_SECONDS)
-        found = standing(self._submissions, budget, self._c.block_time())
-        if found.soft_share >= WARN:
+        notice = None if self._notices is None else self._notices.newest
+        found = standing(self._submissions, verification, self._c.block_time(), notice)
+        if found is not None and found.soft_share >= WARN:
             log.warning(
                 "this node's work is noisier than the run's calibration: %.0f %% of the evidence that costs pay, %.0f %% of what costs"
                 " stake, after %d submissions; possible causes: %s",

@@ -20,9 +20,11 @@ from node.judging.rules import CHEAP, RULES, available
 from node.serving import serving
 from node.versions import Versions
 from protocol import metrics
+from protocol.calibration_notice import spec_in_force
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, Malformed, Unavailable
+from protocol.notice_book import NoticeBook
 from protocol.shardcast.settings import ServingSettings
 from protocol.shell.connection import SEEDER, Connection
 from protocol.verdict import Finding, Outcome
@@ -94,23 +96,30 @@ class Workbench:
         folder = self._versions.folder(publication)
         with self._versions.store.lease(publication.step):
             try:
-                self.equipment.load(folder, publication.manifest)
+                self.equipment.load(folder, publication.manifest, self._versions.notice(publication))
             except IntegrityError as error:
                 # The bytes are those of the chain: nobody's fault here, and the next version may be right.
                 raise Unavailable(f"version {publication.step} of the weights cannot be used: {error}") from error
         _STEP.set(publication.step)
         return True
 
-    def require_reference(self) -> None:
-        """Once: computes the run's reference probe, where it pins one. Raises IntegrityError where this machine lies outside the run's
-        limits, Unavailable while the probe or version 0 cannot be had."""
+    @property
+    def notices(self) -> NoticeBook:
+        """What versions have said of the run's calibration."""
+        return self._versions.notices
+
+    def require_reference(self, head: Publication) -> None:
+        """Once: computes the run's reference probe, where it pins one. Raises IntegrityError where this machine lies outside the
+        limits that are in force for the version that work begins with, Unavailable while the probe, that version or version 0 cannot be had."""
         if self._is_like_the_reference:
             return
         reference = self._c.fetch_probe()
         if reference is not None:
+            self._versions.folder(head)
+            spec = spec_in_force(self._c.spec, self._versions.notice(head))
             self.load(self._c.chain.publication(self._c.run, 0))
             self._say("probing")
-            probe.require(reference, self._c.spec, self.engine, self.equipment.tokenizer)
+            probe.require(reference, spec, self.engine, self.equipment.tokenizer)
             log.info("this machine computes what the run's reference did, on %s", reference.made_on.get("device", "?"))
         self._is_like_the_reference = True
 

@@ -110,8 +110,9 @@ class Worker:
         share = settings.self_check_share
         self._workbench = Workbench(connection, home.data, engine, share, self._say, progress, clock)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
-        self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
-        self._verdicts = Verdicts(connection, self.submissions, retry, clock)
+        bench, notices = self._workbench, self._workbench.notices
+        self._defence = Defence(connection, self.submissions, sender, bench.judge_again, retry, clock, notices=notices)
+        self._verdicts = Verdicts(connection, self.submissions, retry, clock, notices=notices)
         answers = settings.answer_matrix_challenges
         self._challenged = ChallengedSeat(connection, home.challenges, product, clock) if answers else None
         self._demand = Demand(connection, self._address, self._verdicts.mail, clock) if settings.only_wanted else None
@@ -176,7 +177,7 @@ class Worker:
             self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=is_delivered)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
-        self._workbench.require_reference()
+        self._workbench.require_reference(head)
         if self._workbench.load(head):
             self._tidy(seat)
         reason = "" if self._demand is None else self._demand.reason_to_wait(head)

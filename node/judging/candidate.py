@@ -17,6 +17,7 @@ from node.engine.interface import build_of
 from node.judging.alternatives import TOKENS_MOST
 from node.judging.history import History
 from protocol import prefill_sampling, seeds, statistics
+from protocol.calibration_notice import CalibrationNotice, spec_in_force
 from protocol.environments import TaskSet
 from protocol.environments.assignment import AssignedGroup, assign
 from protocol.eprocess import Sums
@@ -39,13 +40,20 @@ Raises what keeps them from being asked where none is given: then nothing furthe
 
 @dataclass(frozen=True)
 class RunContext:
-    """What is the same for all submissions of a run."""
+    """What is the same for all submissions of a run, and of a version."""
 
     spec: RunSpec
     domain: Domain
     run: int
     tasks: TaskSet
     sandbox: Sandbox
+    notice: CalibrationNotice | None = None
+    """What the manifest of the version says that work was done with; submissions of others have another."""
+
+    @cached_property
+    def judged_by(self) -> RunSpec:
+        """The spec with the limits that are in force for that version."""
+        return spec_in_force(self.spec, self.notice)
 
     @cached_property
     def spec_digest(self) -> bytes:
@@ -107,6 +115,8 @@ class Checked:
 
     alternatives: list[str] = field(default_factory=list)
     """Those that rows were prefilled with again."""
+    history: History | None = None
+    """What the seat did before, as it was judged."""
     again: int = 0
     """Tokens of these prefills, and of those with the published weights that they were compared with."""
 
@@ -143,7 +153,8 @@ class Candidate:
 
     @property
     def spec(self) -> RunSpec:
-        return self.context.spec
+        """As it is in force for the version that the work was done with."""
+        return self.context.judged_by
 
     @cached_property
     def submission_id(self) -> bytes:

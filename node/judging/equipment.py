@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from node.judging.alternatives import Alternatives, VersionBefore
 from node.judging.candidate import Candidate, Checked, Commitment, PrefillPlan, RunContext
 from node.judging.history import History
 from protocol import architectures
+from protocol.calibration_notice import CalibrationNotice
 from protocol.constants import HEAD_PROBLEMS
 from protocol.environments import TaskSet
 from protocol.errors import ConfigError, PreflightError
@@ -73,6 +75,7 @@ class Equipment:
             sandbox.close()
             raise
         self.context = RunContext(spec, domain, run, tasks, sandbox)
+        self._judging = self.context  # as of the version that is loaded
 
     def __enter__(self) -> Equipment:
         return self
@@ -109,12 +112,18 @@ class Equipment:
         """From the version in `folder`, where it is not here already."""
         self._tokenizer = self._tokenizer or Tokenizer(folder)
 
-    def load(self, folder: Path, manifest: bytes | None = None) -> None:
-        """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used, ConfigError
+    @property
+    def notice(self) -> CalibrationNotice | None:
+        """What the loaded version says of the calibration."""
+        return self._judging.notice
+
+    def load(self, folder: Path, manifest: bytes | None = None, notice: CalibrationNotice | None = None) -> None:
+        """Has the engine hold the version in `folder`, of this manifest, which says this of the calibration. Raises IntegrityError where it cannot be used, ConfigError
         where the run spec does not say that its model is unlisted, Unfit where this machine computes another model than that, or has too
         little memory for the run's longest sequence: what it could not judge would be paid unjudged, and what it could not generate would
         be found out while it works."""
         self.loaded = self._version = None  # an engine that fails half-way holds neither
+        self._judging = replace(self.context, notice=notice)
         self.is_mixture = _require_said(self.context.spec, folder)
         require_nothing_else(folder)
         try:
@@ -164,7 +173,7 @@ class Equipment:
         version = self._version
         alternative = None if version is None else lambda name: self._alternatives.engine(name, version, before)
         return Candidate(
-            self.context,
+            self._judging,
             commitment,
             path,
             self.engine,

@@ -28,6 +28,7 @@ from typing import Any
 from node.judging.candidate import Commitment, PrefillPlan
 from node.judging.history import History
 from protocol import canonical, runspec
+from protocol.calibration_notice import CalibrationNotice, in_force, require_allowed
 from protocol.constants import RECEIPT_BYTES_MAX, SPEC_BYTES_MAX
 from protocol.errors import HashMismatch, IntegrityError, Malformed, ProtocolViolation, UsageError
 from protocol.runspec import RunSpec
@@ -137,9 +138,17 @@ class Evidence:
         return path
 
     @cached_property
+    def notice(self) -> CalibrationNotice | None:
+        """What the manifest says of the calibration that this work was judged by."""
+        notice = None if self.judged_without_weights else stored(self._manifest).notice
+        if notice is not None:
+            require_allowed(self.spec, notice)
+        return notice
+
+    @cached_property
     def history(self) -> History | None:
         """What the seat had done before; None where the finding is not about that."""
-        named, budget = self.receipt.details.history, self.spec.verification.history
+        named, budget = self.receipt.details.history, in_force(self.spec.verification, self.notice).history
         if not named:
             return None
         if budget is None:
@@ -157,16 +166,20 @@ class Evidence:
     def require_weights(self, folder: Path) -> None:
         """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with, PreflightError where it
         cannot be read."""
-        data = self._read(MANIFEST, MANIFEST_BYTES_MAX)
-        if digest_of(data).hex() != self._facts["manifest"]:
-            raise HashMismatch(f"{self.folder / MANIFEST} is not the manifest on chain")
-        manifest = stored(data)
+        manifest = stored(self._manifest)
         for entry in manifest.files:
             path = folder / entry.name
             if not path.is_file():
                 raise HashMismatch(f"{path} is missing: these are other weights than the work was judged with")
             if describe_files([path], manifest.chunk_bytes) != (entry,):
                 raise HashMismatch(f"{path} is of other weights than the work was judged with")
+
+    @cached_property
+    def _manifest(self) -> bytes:
+        data = self._read(MANIFEST, MANIFEST_BYTES_MAX)
+        if digest_of(data).hex() != self._facts["manifest"]:
+            raise HashMismatch(f"{self.folder / MANIFEST} is not the manifest on chain")
+        return data
 
     def _read(self, name: str, cap: int) -> bytes:
         try:

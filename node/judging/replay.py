@@ -49,7 +49,7 @@ def replay(
         else:
             evidence.require_weights(folder)
             require_model_files(folder, spec.model)
-            equipment.load(folder)
+            equipment.load(folder, notice=evidence.notice)
         before = partial(_beside, folder, evidence.receipt.details.step)
         if missing_version := next(
             (name for name in plan.alternatives if steps_before(name) and not before(steps_before(name))), None

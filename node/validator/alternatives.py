@@ -25,7 +25,6 @@ class AlternativePlan:
 
     def __init__(self, budget: HistoryBudget, compute_dtype: str, holds: Callable[[int], bool]) -> None:
         """`holds`: whether a version is on this machine, by its step."""
-        self._budget = budget
         self._share = float(budget.again)
         self._names = [name for name in budget.alternatives if applies(name, compute_dtype)]
         self._holds = holds
@@ -49,5 +48,5 @@ class AlternativePlan:
             return ()
         if (leading := before.leading) in names:
             return (leading,)
-        is_above = before.weigh({}).after.soft >= _ABOVE * history.bounds(self._budget).soft
+        is_above = before.weigh({}).after.soft >= _ABOVE * history.bounds(before.budget).soft
         return (drawn,) if is_above else ()

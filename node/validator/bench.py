@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from node.engine import EngineSettings
@@ -20,6 +21,7 @@ from node.validator.fetches import Fetches
 from node.validator.judgement_log import JudgementLog
 from node.versions import Version, Versions
 from protocol import prefill_sampling
+from protocol.calibration_notice import CalibrationNotice
 from protocol.chain.events import Published
 from protocol.chain.sync import Book
 from protocol.chain.types import Role
@@ -148,20 +150,24 @@ class Bench:
         plan: PrefillPlan,
         time: int,
         checked: Checked | None = None,
-        history: History | None = None,
+        before: Callable[[CalibrationNotice | None], History] | None = None,
     ) -> Details | None:
-        """Judges a submission at this block time, as part of its seat's `history` where the run judges by that. None while its weights are on their way. Raises whatever keeps a rule from
-        running. `checked` notes which rows got the prefill, in a judgement that fails too.
+        """Judges a submission at this block time, by the limits of the version it was made with. `before` gives what its seat did before under the same calibration, where the run judges by
+        that. None while its weights are on their way. Raises whatever keeps a rule from running. `checked` notes which rows got the prefill, in a judgement that fails too, and that history.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed, and
         while they may still come nothing is decided that could be worse by then.
         """
-        trouble = None
+        trouble, checked = None, checked or Checked()
         try:
             is_loaded = self._load(commitment.ref.step)
         except (Unavailable, ProtocolViolation, IntegrityError) as error:
             is_loaded, trouble = False, error
         if is_loaded:
+            history = None if before is None else before(self._equipment.notice)
+            checked.history = history
+            again = self._alternatives_to(commitment, history, time)
+            plan = replace(plan, alternatives=tuple(dict.fromkeys((*plan.alternatives, *again))))
             candidate = self._equipment.candidate(
                 commitment, path, plan, checked, history, lambda back: self._before(commitment.ref.step, back)
             )
@@ -211,11 +217,21 @@ class Bench:
         share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
         return PrefillPlan(share, self.secret(time), alternatives=alternatives)
 
-    def alternatives(self, submission: Submission, history: History | None, time: int) -> tuple[str, ...]:
+    def _alternatives_to(self, commitment: Commitment, history: History | None, time: int) -> tuple[str, ...]:
         """What a judgement of a submission at this block time prefills it with again, given what its seat did before."""
         if self._alternatives is None or history is None:
             return ()
-        return self._alternatives.names(submission.id, submission.step, history, self.secret(time))
+        id, step = commitment.ref.submission_id(self._connection.run), commitment.ref.step
+        return self._alternatives.names(id, step, history, self.secret(time))
+
+    def notice(self, step: int) -> CalibrationNotice | None:
+        """What a version says of the calibration; it is fetched where it is not here. Raises Unavailable while it is on its way, and as `judge`."""
+        if self.context.spec.verification.recalibration is None:
+            return None
+        publication = self._published(step)
+        if not self._fetches.require(publication):
+            raise Unavailable(f"version {step} of the weights is on its way, and with it what work is judged by")
+        return self._versions.notice(publication)
 
     def _before(self, step: int, back: int) -> Path | None:
         """The folder of an earlier version, where it is here."""
@@ -259,7 +275,7 @@ class Bench:
             return False
         folder = self._versions.held(publication)
         with self._versions.store.lease(step):
-            self._equipment.load(folder, publication.manifest)
+            self._equipment.load(folder, publication.manifest, self._versions.notice(publication))
         return True
 
 

@@ -2,7 +2,7 @@
 
 Receipts of several validators on one submission may be about the same rows, so one counts: this validator's own; where it has none, that of the validator
 first in the submission's line (protocol/rendezvous.py), which follows from its block: nobody takes a place by claiming to have checked more. Nobody
-chooses which submissions count either: all of the seat since the chain's time said to begin.
+chooses which submissions count either: all of the seat since the chain's time said to begin, and with versions that the same calibration holds for.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 from node.judging.history import CountedReceipt, History, counted
 from protocol import history, rendezvous, statistics
+from protocol.calibration_notice import CalibrationNotice, in_force
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
 from protocol.history import LogEvidence
-from protocol.runspec import HistoryBudget
+from protocol.runspec import VerificationSpec
 from protocol.statistics import TEMPERATURE
 from protocol.verdict import Receipt
 
@@ -36,14 +37,14 @@ class Histories:
     def __init__(
         self,
         book: Book,
-        budget: HistoryBudget,
+        verification: VerificationSpec,
         address: str,
         receipts: ReceiptsOf,
         own: Callable[[bytes], Receipt | None],
     ) -> None:
         """`receipts`: what others have said; `own`: what this validator has, whether it was shown yet or not."""
         self._book = book
-        self.budget = budget
+        self._verification = verification
         self._address = address
         self._receipts = receipts
         self._own = own
@@ -54,15 +55,23 @@ class Histories:
         """Somebody, perhaps this validator, has spoken on a submission."""
         self._counted.pop(submission, None)
 
-    def before(self, submission: Submission) -> History:
-        """What the seat had done before a submission. Raises RpcUnavailable where block times have to be asked for."""
-        since = history.begins(self._book.time(submission), self.budget)
+    def before(self, submission: Submission, notice: CalibrationNotice | None = None) -> History:
+        """What the seat had done before a submission, with whose version this `notice` came. Raises RpcUnavailable where block times have
+        to be asked for."""
+        budget = in_force(self._verification, notice).history
+        assert budget is not None
+        since = history.begins(self._book.time(submission), budget)
         if self._began[0] != since:
             self._began = since, self._book.block_before(since)
         earlier = self._book.submissions_of(self._book.seat(submission.node), submission.place, self._began[1])
         first = bisect_left(earlier, since, key=self._book.time)  # few times are asked for, where the book knows none
-        counted = [self._of(one) for one in earlier[first:]]
-        return History(self.budget, since, [one for one in counted if one is not None])
+        counted = [self._of(one) for one in earlier[first:] if notice is None or one.step >= notice.since]
+        return History(budget, self._began_with(notice, since), [one for one in counted if one is not None])
+
+    def _began_with(self, notice: CalibrationNotice | None, since: int) -> int:
+        """Block time from which on work counts: the later one of the period's beginning and the calibration's."""
+        first = None if notice is None else self._book.publication(notice.since)
+        return since if first is None else max(since, self._book.time(first))
 
     def _of(self, submission: Submission) -> CountedReceipt | None:
         if submission.id in self._counted:
@@ -115,8 +124,8 @@ class SeatHistory:
         return self.sums.get(TEMPERATURE, Sums()).total // SUM_UNIT
 
 
-def by_seat(receipts: Iterable[Receipt], book: Book, since: int = 0) -> dict[str, SeatHistory]:
-    """Of all that ever validated in the run, on submissions that are in the book and were made at block time `since` or later; the seat with the
+def by_seat(receipts: Iterable[Receipt], book: Book, since: int = 0, version: int = 0) -> dict[str, SeatHistory]:
+    """Of all that ever validated in the run, on submissions that are in the book and were made at block time `since` or later, with this `version` or a later one; the seat with the
     most evidence first. Raises RpcUnavailable where block times have to be asked for."""
     known, said = book.ever_validated(), defaultdict[bytes, list[Receipt]](list)
     for receipt in receipts:
@@ -126,7 +135,7 @@ def by_seat(receipts: Iterable[Receipt], book: Book, since: int = 0) -> dict[str
     for submission, of in said.items():
         entry = book.submission(submission)
         chosen = None if entry is None else best(of, entry)
-        if entry is None or chosen is None or (since and book.time(entry) < since):
+        if entry is None or chosen is None or entry.step < version or (since and book.time(entry) < since):
             continue
         seat = found.setdefault(book.seat(entry.node), SeatHistory())
         seat.submissions += 1

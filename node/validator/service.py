@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from node.engine import EngineSettings
 from node.judging.bitwise import OTHER_BITS
@@ -131,7 +132,7 @@ class ValidatorService:
         self._histories = (
             None
             if budget is None
-            else Histories(self._book, budget, self._address, self._receipts.stored, self._own_receipt)
+            else Histories(self._book, spec.verification, self._address, self._receipts.stored, self._own_receipt)
         )
         self._recount = Recount(self._bench, self._book, self._address, self._now)
         self._workload = Workload(
@@ -431,18 +432,18 @@ class ValidatorService:
         now, path = self._now(), self._bench.fetch(task.submission.root)
         if path is not None:
             commitment = self._bench.commitment(task.submission)
-            history = self._histories.before(task.submission) if self._histories else None
-            again = tuple(dict.fromkeys((*suspected, *self._bench.alternatives(task.submission, history, now))))
-            plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now, alternatives=again)
+            histories = self._histories
+            before = None if histories is None else partial(histories.before, task.submission)
+            plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now, alternatives=suspected)
             plan, checked = replace(plan, examined=task.unexamined), Checked()
             try:
-                found = self._bench.judge(commitment, path, plan, now, checked, history)
+                found = self._bench.judge(commitment, path, plan, now, checked, before)
             finally:
                 task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
             if found is None:
                 return None
             done = replace(plan, examined=tuple(checked.examined), alternatives=tuple(checked.alternatives))
-            return _Judged(commitment, done, found, checked.near, history, other_build=checked.other_build)
+            return _Judged(commitment, done, found, checked.near, checked.history, other_build=checked.other_build)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
@@ -493,10 +494,11 @@ class ValidatorService:
         """The named alternatives that the challenger's own receipts speak of, up to a submission: a juror that has not looked for them could call it wrong."""
         if self._histories is None or not self._is_by_sums(submission.id, case):
             return ()
-        earlier = [bytes.fromhex(one.submission) for one in self._histories.before(submission).counted]
+        before = self._histories.before(submission, self._bench.notice(submission.step))
+        earlier = [bytes.fromhex(one.submission) for one in before.counted]
         said = [self._receipts.stored(one).get(case.challenger) for one in (*earlier, submission.id)]
         sums = statistics.total(statistics.decode(one.details.sums) for one in said if one is not None)
-        return suspected(sums, self._histories.budget)
+        return suspected(sums, before.budget)
 
     def _recounted(self, judged: _Judged, history: History, suspected: tuple[str, ...] = ()) -> _Judged:
         """The same after a look of one's own at more of what the seat did, as these alternatives too."""

@@ -8,7 +8,8 @@ chunks under a digest on chain fix every byte already, and a second hash cost a 
 `files` always describes the whole version. One of kind *delta* says besides how its files are made from those of an earlier
 version, its *base*: `delta` lists one file (protocol/shardcast/delta.py) for each file that changed. So every version can be
 fetched either way, and its bytes are checked alike. The *anchor* is the full version at the end of the chain of bases. A later
-form of the manifest, or another kind, is refused by name.
+form of the manifest, or another kind, is refused by name. Once a run's calibration was replaced, each manifest holds the notice of
+it that is in force (protocol/calibration_notice.py): what it says is judged there.
 
 It is not a folder format: it knows nothing of safetensors, and no directories (protocol/model_files.py does).
 """
@@ -30,6 +31,7 @@ from blake3 import blake3
 from eth_typing import ChecksumAddress
 
 from protocol import canonical, resources, signing
+from protocol.calibration_notice import CalibrationNotice
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
 from protocol.errors import (
     BadSignature,
@@ -42,8 +44,8 @@ from protocol.errors import (
 )
 from protocol.identity import Key
 
-VERSION = 2
-"""Version of the manifest's form. Changing it breaks: programs that know only earlier ones load no weights."""
+VERSION, WITH_NOTICE = 2, 3
+"""Versions of the manifest's form: without a calibration notice, and with one. Changing them breaks: programs that know only earlier ones load no weights."""
 
 FULL, DELTA = "full", "delta"
 KINDS = (FULL, DELTA)
@@ -127,6 +129,8 @@ class Manifest:
     chunk_bytes: int = SHARDCAST_CHUNK_BYTES
     base: Base | None = None
     delta: tuple[FileEntry, ...] | None = None
+    notice: CalibrationNotice | None = None
+    """What work done with this version is judged by, where that is not the run spec's calibration."""
 
     def __post_init__(self) -> None:
         if (self.base is None) != (self.delta is None):
@@ -137,9 +141,10 @@ class Manifest:
         return FULL if self.base is None else DELTA
 
     def encode(self) -> bytes:
-        base = self.base
+        base, notice = self.base, self.notice
         return canonical.encode(
             {
+                **({} if notice is None else {"notice": notice.table()}),
                 "anchor": self.anchor,
                 "base": None if base is None else {"manifest": base.manifest, "step": base.step},
                 "chunk_bytes": self.chunk_bytes,
@@ -148,7 +153,7 @@ class Manifest:
                 "kind": self.kind,
                 "run": self.run,
                 "step": self.step,
-                "version": VERSION,
+                "version": VERSION if notice is None else WITH_NOTICE,
             }
         )
 
@@ -209,7 +214,7 @@ class Manifest:
         delta = None if base is None else _files(value["delta"], "delta", limits, chunk_bytes)
         if unknown := {file.name for file in delta or ()} - {file.name for file in files}:
             raise Malformed(f"the delta makes {min(unknown)}, which is no file of the version")
-        return cls(run, step, files, chunk_bytes, base, delta)
+        return cls(run, step, files, chunk_bytes, base, delta, _notice(value, step))
 
 
 def sign(manifest: Manifest, key: Key, domain: signing.Domain) -> bytes:
@@ -355,9 +360,11 @@ def _require_known(value: Any) -> None:
     version = value.get("version") if isinstance(value, dict) else None
     if type(version) is not int:
         raise Malformed("manifest names no version of its form")
-    if version != VERSION:
+    if version not in (VERSION, WITH_NOTICE):
         hint = _UPGRADE if version > VERSION else _DOWNGRADE
-        raise VersionMismatch(f"the manifest has version {version}, this program reads version {VERSION}", hint=hint)
+        raise VersionMismatch(
+            f"the manifest has version {version}, this program reads versions {VERSION} and {WITH_NOTICE}", hint=hint
+        )
     kind = value.get("kind")
     if not isinstance(kind, str):
         raise Malformed("manifest names no kind")
@@ -377,6 +384,16 @@ def _base(value: dict[str, Any], step: int) -> Base | None:
     if not _HASH.fullmatch(base["manifest"]):
         raise Malformed("the base carries something that is no hash")
     return Base(_within(base["step"], step - 1, "base step"), base["manifest"], _within(anchor, base["step"], "anchor"))
+
+
+def _notice(value: dict[str, Any], step: int) -> CalibrationNotice | None:
+    """The calibration notice of a manifest whose fields have the right types."""
+    if "notice" not in value:
+        return None
+    notice = CalibrationNotice.parse(value["notice"])
+    if notice.since > step:
+        raise Malformed(f"version {step} carries a calibration notice that holds from version {notice.since} on")
+    return notice
 
 
 def _files(entries: list[Any], what: str, limits: ManifestLimits, chunk_bytes: int) -> tuple[FileEntry, ...]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from protocol import signing
+from protocol.calibration_notice import CalibrationNotice
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
 from protocol.errors import IntegrityError, MurmurationError, ProtocolViolation, UsageError, VersionMismatch
 from protocol.identity import Key
@@ -87,22 +88,33 @@ class Origin:
             self._stream.close()
             self._stream = None
 
-    def publish(self, folder: Path, step: int, *, link: bool = False, remember: bool = False) -> Manifest:
+    def publish(
+        self,
+        folder: Path,
+        step: int,
+        *,
+        link: bool = False,
+        remember: bool = False,
+        notice: CalibrationNotice | None = None,
+    ) -> Manifest:
         """Makes the files of `folder` visible as version `step`; `digest` of the result belongs on the chain.
 
         The same bytes again change nothing; other bytes for a published step are an IntegrityError, for the chain may
         know the first. The files are copied, or with `link` hard-linked where that is possible, for a caller that never
         writes to them again and has synced them: what a disk has lost of them nothing here would notice. With `remember` the
         signed manifest is left in `folder`, hidden: a store that was lost may lack the base of a delta, and could not give the
-        same digest again.
+        same digest again. `notice` goes into the manifest of a version that is new.
         """
-        manifest = self._require_same(folder, step) if self.store.holds(step) else self._take(folder, step, link)
+        if self.store.holds(step):
+            manifest = self._require_same(folder, step)
+        else:
+            manifest = self._take(folder, step, link, notice)
         if remember:
             with disk_errors(folder):
                 (folder / MANIFEST_NAME).write_bytes(self.store.manifest(step))
         return manifest
 
-    def _take(self, folder: Path, step: int, link: bool) -> Manifest:
+    def _take(self, folder: Path, step: int, link: bool, notice: CalibrationNotice | None) -> Manifest:
         paths = publishable(folder)
         with disk_errors(folder):
             size = sum(path.stat().st_size for path in paths)
@@ -113,7 +125,7 @@ class Origin:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
                 for path in paths:
                     (os.link if link else shutil.copyfile)(path.resolve(), draft / path.name)
-            manifest = self._with_delta(self._described(draft, step), draft)
+            manifest = self._with_delta(replace(self._described(draft, step), notice=notice), draft)
             signed = sign(manifest, self._key, self._domain)
             if (before := self._remembered(folder, manifest)) is not None and before != signed:
                 shutil.rmtree(draft / DELTA_FOLDER, ignore_errors=True)

@@ -29,6 +29,8 @@ from protocol.constants import HEAD_PROBLEMS, NOBODY, TURNS_MAX
 from protocol.environments import TaskSet, selection, taskfile
 from protocol.errors import ConfigError, ProtocolViolation
 from protocol.model_files import CONFIG, TOKENIZER
+from protocol.notice_book import FILE as NOTICES
+from protocol.notice_book import NoticeBook
 from protocol.runspec import (
     AnswerSpec,
     EnvironmentSpec,
@@ -164,6 +166,30 @@ def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
     if found is not None:
         _require_measured(name, found, spec.verification.calibrated)
     return spec
+
+
+def other_calibration(name: str, spec: RunSpec) -> Calibration:
+    """A calibration to replace that of a running run with: a file, or a shipped one by its name. Raises ConfigError for one of another dtype, or that did not
+    measure each class that may be slashed."""
+    found = calibration.load(name, Path())
+    _require_covered(name, found, {"compute_dtype": spec.model.compute_dtype, "config": spec.model.config})
+    _require_measured(name, found, spec.verification.calibrated)
+    return found
+
+
+def calibration_in_force(file: Path, head: int) -> dict[str, Any] | None:
+    """Which calibration work with version `head` is judged by, and from which version on, by what lies beside `file`; None where no spec does."""
+    if not (file.parent / SPEC_FILE).exists():
+        return None
+    verification, notice = read_spec(file).verification, NoticeBook(hub_folder(file) / NOTICES).of(head)
+    if notice is None:
+        return {"digest": verification.calibration, "since": 0, "notice": 0}
+    return {"digest": notice.calibration, "since": notice.since, "notice": notice.number}
+
+
+def hub_folder(file: Path) -> Path:
+    """Where the hub keeps what is its own, within trainer.output; readable before the run has a chain."""
+    return file.resolve().parent / str(_section(read_toml(file), "trainer").get("output", "output")) / "hub"
 
 
 def _probe(path: Path, model: dict[str, Any]) -> ProbeFile:

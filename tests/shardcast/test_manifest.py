@@ -205,7 +205,7 @@ def test_a_delta_lists_the_whole_version_and_what_makes_it_out_of_its_base() -> 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"version": 3}, "version 3, this program reads version 2"),
+        ({"version": 4}, "version 4, this program reads versions 2 and 3"),
         ({"version": 3, "kind": 7, "holes": []}, "version 3"),
         ({"kind": "adapter"}, "kind 'adapter', this program knows full, delta"),
     ],
@@ -226,7 +226,7 @@ def test_a_later_form_or_kind_is_refused_by_name(cast: Cast, changes: dict[str, 
 
 def test_the_form_of_before_is_refused_by_name() -> None:
     before = [entry(sha256=HASH)]
-    with pytest.raises(VersionMismatch, match="version 1, this program reads version 2") as caught:
+    with pytest.raises(VersionMismatch, match="version 1, this program reads versions 2 and 3") as caught:
         parse(manifest_json(before, version=1))
     assert "the run's trainer uses" in caught.value.hint
 

@@ -7,6 +7,7 @@ hub.py       what may be written, by whom, how much    app.py       the HTTP rou
 looks.py     at the chain: the few that requests cause    challenges.py  on their way between validators and seats
 server.py    uvicorn, with deadlines and refusals      publisher.py outgoing weights, onto the chain
 places.py    who may be connected                      load.py      what is refused first
+recalibration.py  another calibration for versions to come
 bells.py     who waits for news of what
 outbox.py    versions on their way from the trainer      vouchers.py  what validators are owed
 service.py   the running hub: all of these, SHARDCAST origin, discovery         process.py   it as the trainer's child

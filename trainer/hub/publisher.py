@@ -18,6 +18,7 @@ from protocol.model_files import require_nothing_else
 from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
 from trainer.hub.outbox import Outbox
+from trainer.hub.recalibration import Recalibrations
 
 log = logging.getLogger("hub")
 
@@ -28,8 +29,9 @@ class Publisher:
     def __init__(
         self, sender: Sender, book: Book, origin: Origin, outbox: Outbox, kept: int,
         tell: Callable[[str, int, bytes], object] = lambda kind, step, digest: None,
+        recalibrations: Recalibrations | None = None,
     ) -> None:  # fmt: skip
-        """`tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
+        """`recalibrations`: what manifests say of the calibration, where the run spec lets it be replaced. `tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
         self._sender = sender
         self._book = book
         self._run = book.run
@@ -37,6 +39,7 @@ class Publisher:
         self._outbox = outbox
         self._kept = kept
         self._tell = tell
+        self._recalibrations = recalibrations
         self.published: int | None = None
         """Newest step that this process has served and the chain knows."""
 
@@ -52,7 +55,10 @@ class Publisher:
                 continue  # too old to be served again; a crash kept it from being removed
             folder = self._outbox.folder / str(step)
             require_nothing_else(folder)  # no node would take it
-            manifest = self._origin.publish(folder, step, link=True, remember=True)
+            notice = None if self._recalibrations is None else self._recalibrations.of(step)
+            manifest = self._origin.publish(folder, step, link=True, remember=True, notice=notice)
+            if self._recalibrations is not None:
+                self._recalibrations.published(step, manifest.notice)
             self._tell(MANIFEST, step, manifest.digest)
             if step == count:
                 self._send(step, manifest)

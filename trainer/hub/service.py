@@ -46,6 +46,7 @@ from trainer.hub.database import Database, remove_database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.outbox import Outbox
 from trainer.hub.publisher import Publisher
+from trainer.hub.recalibration import Recalibrations
 from trainer.hub.server import HubServer, connections_within_limits
 from trainer.hub.store import CATALOGUE, Store
 from trainer.hub.vouchers import Ledger
@@ -115,6 +116,7 @@ class HubService:
             publisher = Publisher(
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run, anchor_every=h.anchor_every),
                 Outbox(self._layout.outgoing, self._layout.model), kept, self._teller(connection),
+                None if self._spec.verification.recalibration is None else Recalibrations(self._spec, self._layout.hub),
             )  # fmt: skip
             connections = connections_within_limits(h.connections)
             if connections < h.connections:

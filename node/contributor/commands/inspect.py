@@ -22,7 +22,9 @@ from protocol.shell.home import Home, read_json
 from protocol.shell.money import duration, tokens
 
 if TYPE_CHECKING:
+    from protocol.calibration_notice import CalibrationNotice
     from protocol.chain import Chain
+    from protocol.chain.types import Publication
     from protocol.runspec import RunSpec
 
 _WHAT_NEXT = {
@@ -60,7 +62,8 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
-    sums = _sums(log, _kept_spec(place, chain, run), chain.block().time)
+    spec, notice = _kept_spec(place, chain, run), _notice(place, head)
+    sums = _sums(log, spec, notice, chain.block().time)
     log.close()
     gas = chain.balance(address)
     return {
@@ -69,6 +72,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
         "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
         "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
+        "calibration": _calibration(spec, notice),
         "next": _next_command(address, seat, running, ready, gas, counts),
     }  # fmt: skip
 
@@ -83,15 +87,31 @@ def _kept_spec(place: Home, chain: Chain, run: int) -> RunSpec | None:
         return None
 
 
-def _sums(log: SubmissionLog, spec: RunSpec | None, now: int) -> dict[str, Any] | None:
+def _notice(place: Home, head: Publication | None) -> CalibrationNotice | None:
+    """What holds for the head, as far as the versions say that this node has had."""
+    from protocol.notice_book import FILE, NoticeBook
+
+    return None if head is None else NoticeBook(place.data / FILE).of(head.step)
+
+
+def _calibration(spec: RunSpec | None, notice: CalibrationNotice | None) -> dict[str, Any] | None:
+    """Which calibration work is judged by, and from which version on; None where the run's spec is not here yet."""
+    if notice is not None:
+        return {"digest": notice.calibration, "since": notice.since, "notice": notice.number}
+    return None if spec is None else {"digest": spec.verification.calibration, "since": 0, "notice": 0}
+
+
+def _sums(
+    log: SubmissionLog, spec: RunSpec | None, notice: CalibrationNotice | None, now: int
+) -> dict[str, Any] | None:
     """How this node stands in the sums over its work; None where the run does not judge by them, or its spec is not here yet. E-values as powers of ten."""
     from node.contributor.standing import standing
     from protocol import history
 
     budget = spec.verification.history if spec is not None else None
-    if budget is None:
+    found = standing(log, spec.verification, now, notice) if spec is not None else None
+    if budget is None or found is None:
         return None
-    found = standing(log, budget, now)
     return {
         "submissions": found.submissions, "tokens": found.tokens, "soft_share": round(found.soft_share, 3),
         "hard_share": round(found.hard_share, 3), "log10_evidence": f"{found.evidence.soft / math.log(10):.1f}",
@@ -146,6 +166,10 @@ def _print_status(d: dict[str, Any]) -> None:
         )
         rate = last["operations_per_second"] / 1e12
         typer.echo(f"  challenged {last['answered']} answered, the last {ago} ago: {rate:.3g} int8 TOPS by itself")
+    if d["calibration"]:
+        of = d["calibration"]
+        since = f"since version {of['since']}, notice {of['notice']}" if of["notice"] else "the run spec's"
+        typer.echo(f"  judged by  calibration {of['digest'][:12]}, {since}")
     if d["sums"]:
         _print_sums(d["sums"])
     typer.echo("\nRewards")

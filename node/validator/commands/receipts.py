@@ -61,17 +61,22 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show what all receipts together say of each seat: sums over its work, and how much evidence they are.
 
-    Needs no seat and no password. Where the run judges by sums, those since they last began are shown, beside what the evidence must reach.
+    Needs no seat and no password. Where the run judges by sums, those since they last began are shown, beside what the evidence must reach; of versions that the
+    newest one's calibration holds for, where it was replaced.
     Each validator weighs its own measurements more, so its verdict may differ.
     """
     from node.validator.history import by_seat
+    from node.versions import notice_of_head
     from protocol import history
+    from protocol.calibration_notice import in_force
 
     with _all_receipts(home) as (connection, book, receipts):
-        verification = connection.spec.verification
+        notice = notice_of_head(connection)
+        verification = in_force(connection.spec.verification, notice)
         budget, keeps = verification.history, verification.noise is not None
         since = 0 if budget is None else history.begins(connection.block_time(), budget)
-        found = by_seat(receipts, book, since)
+        version = 0 if notice is None or budget is None else notice.since
+        found = by_seat(receipts, book, since, version)
         bounds = None if budget is None else _powers(history.bounds(budget))
     rows: list[dict[str, Any]] = [
         {
@@ -84,6 +89,8 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     ]  # fmt: skip
 
     def text() -> None:
+        if notice is not None:
+            typer.echo(f"judged by {notice}")
         if not keeps:
             typer.echo("this run keeps no sums: its spec has no verification.noise")
         elif not rows:
@@ -102,7 +109,18 @@ def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             typer.echo(f"  soft, by {parts}")
             typer.echo(f"  {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit")
 
-    emit({"keeps_sums": keeps, "since": since, "log10_bounds": bounds, "seats": rows}, as_json, text)
+    emit(
+        {
+            "keeps_sums": keeps,
+            "since": since,
+            "since_version": version,
+            "calibration": verification.calibration,
+            "log10_bounds": bounds,
+            "seats": rows,
+        },
+        as_json,
+        text,
+    )
 
 
 def _powers(of: LogEvidence) -> dict[str, str]:

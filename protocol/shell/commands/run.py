@@ -325,19 +325,21 @@ def ban(
 
 @app.command()
 def show(file: File, as_json: Json = False) -> None:
-    """Show the run as the chain knows it."""
+    """Show the run as the chain knows it, and on the hub's machine which calibration its work is judged by."""
     from protocol.settings import read_toml
+    from protocol.shell import runfile
     from protocol.shell.location import located
 
     path = strip_at(file)
     chain, run = _chain(path), _run(path)
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
     where = located(chain, run)
+    judged_by = runfile.calibration_in_force(path, head.step if head else 0)
     pot = _vouchers(path, chain).pot(run) if "vouchers" in read_toml(path).get("chain", {}) else None
     data = {
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
         "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
-        "located": where.as_json() if where else None,
+        "located": where.as_json() if where else None, "calibration": judged_by,
     }  # fmt: skip
 
     def text() -> None:
@@ -349,6 +351,10 @@ def show(file: File, as_json: Json = False) -> None:
             typer.echo(f"  where   {line}")
         jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
         typer.echo(f"  bench   {data['validators']} validators{jury}")
+        if judged_by is not None:
+            replaced = f"since version {judged_by['since']}, notice {judged_by['notice']}"
+            whose = replaced if judged_by["notice"] else "the run spec's"
+            typer.echo(f"  judged  by calibration {judged_by['digest'][:12]}, {whose}")
         typer.echo(
             f"  window  {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}"
         )
