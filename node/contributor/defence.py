@@ -14,6 +14,7 @@ from node.contributor import standing
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from node.engine import memory
 from node.judging.candidate import uncovered
+from protocol.calibration_notice import in_force
 from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
 from protocol.clock import SYSTEM, Clock
@@ -110,17 +111,17 @@ class Defence:
         """What the sums of all receipts say, where they are what the verdict stands on: this machine makes the same rounding errors again, and
         finds nothing by itself. By validators that are no party to the case: an accuser's own receipts are no reason not to appeal.
         None where the case is graver than they are."""
-        verification = self._c.spec.verification
+        notice = None if self._notices is None else self._notices.of(submission.ref.step)
+        budget = in_force(self._c.spec.verification, notice).history
         if (
-            verification.history is None
+            budget is None
             or submission.receipt is None
             or Receipt.stored(submission.receipt.encode()).details.rule != HISTORY
         ):
             return None
         parties = (case.challenger, case.co_signer)
-        notice = None if self._notices is None else self._notices.of(submission.ref.step)
-        found = standing.up_to(self._submissions, submission, verification, notice, without=parties)
-        assert found is not None
+        version = 0 if notice is None else notice.since
+        found = standing.up_to(self._submissions, submission, budget, without=parties, version=version)
         hardware = self._c.chain.seat(self._c.run, submission.ref.node).hardware
         outcome, share = (Outcome.HARD, found.hard_share) if case.hard else (Outcome.SOFT, found.soft_share)
         if share < 1 or (case.hard and uncovered(self._c.spec, hardware)):

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from node.judging.history import CountedReceipt, counted
 from protocol import history, statistics
-from protocol.calibration_notice import CalibrationNotice, in_force
 from protocol.history import LogEvidence
-from protocol.runspec import HistoryBudget, VerificationSpec
+from protocol.runspec import HistoryBudget
 from protocol.verdict import Receipt
 
 WARN = 0.5
@@ -66,34 +65,26 @@ class SeatStanding:
         return max(0.0, self.evidence.hard / self.bound.hard)
 
 
-def standing(
-    log: SubmissionLog, verification: VerificationSpec, now: int, notice: CalibrationNotice | None = None
-) -> SeatStanding | None:
-    """Of all work since the sums began, by this `notice` of the calibration or before the first; `now` in block time. None where the run does not judge by sums."""
-    budget = in_force(verification, notice).history
-    if budget is None:
-        return None
-    return _standing(_counted(_since(log, history.begins(now, budget), notice)), budget)
+def standing(log: SubmissionLog, budget: HistoryBudget, now: int, version: int = 0) -> SeatStanding:
+    """Of all work since the sums began, by time or with the first `version` that the calibration holds for; `now` in block time."""
+    return _standing(_counted(_since(log, history.begins(now, budget), version)), budget)
 
 
 def up_to(
     log: SubmissionLog,
     submission: LoggedSubmission,
-    verification: VerificationSpec,
-    notice: CalibrationNotice | None = None,
+    budget: HistoryBudget,
     without: Collection[str] = (),
-) -> SeatStanding | None:
-    """The same up to and with a submission, by the `notice` of its version and by what validators `without` these have measured: who accuses is no witness."""
-    budget = in_force(verification, notice).history
-    if budget is None:
-        return None
-    begun = _since(log, history.begins(submission.made_at, budget), notice)
+    version: int = 0,
+) -> SeatStanding:
+    """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness."""
+    begun = _since(log, history.begins(submission.made_at, budget), version)
     found = _counted([one for one in begun if _place(one) <= _place(submission)])
     return _standing([one for one in found if one.validator not in without], budget)
 
 
-def _since(log: SubmissionLog, time: int, notice: CalibrationNotice | None) -> list[LoggedSubmission]:
-    return [one for one in log.judged_since(time) if notice is None or one.ref.step >= notice.since]
+def _since(log: SubmissionLog, time: int, version: int) -> list[LoggedSubmission]:
+    return [one for one in log.judged_since(time) if one.ref.step >= version]
 
 
 def _standing(found: Sequence[CountedReceipt], budget: HistoryBudget) -> SeatStanding:

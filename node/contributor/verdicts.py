@@ -16,6 +16,7 @@ from node.contributor import submission_log
 from node.contributor.mail import Mail
 from node.contributor.standing import WARN, standing
 from node.contributor.submission_log import SubmissionLog
+from protocol.calibration_notice import in_force
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
 from protocol.hub.listing import Listing
@@ -111,13 +112,14 @@ class Verdicts:
 
     def _tell_standing(self) -> None:
         """Warns before the sums over this node's work cost anything."""
-        verification = self._c.spec.verification
-        if verification.history is None:
+        notice = None if self._notices is None else self._notices.newest
+        budget = in_force(self._c.spec.verification, notice).history
+        if budget is None:
             return
         self._told.hold(_STANDING, _STANDING_SECONDS)
-        notice = None if self._notices is None else self._notices.newest
-        found = standing(self._submissions, verification, self._c.block_time(), notice)
-        if found is not None and found.soft_share >= WARN:
+        version = 0 if notice is None else notice.since
+        found = standing(self._submissions, budget, self._c.block_time(), version)
+        if found.soft_share >= WARN:
             log.warning(
                 "this node's work is noisier than the run's calibration: %.0f %% of the evidence that costs pay, %.0f %% of what costs"
                 " stake, after %d submissions; possible causes: %s",

@@ -200,6 +200,7 @@ class Manifest:
             {
                 "anchor": int, "base": type(None) if is_full else dict, "chunk_bytes": int,
                 "delta": type(None) if is_full else list, "files": list, "kind": str, "run": int, "step": int, "version": int,
+                **({"notice": dict} if value["version"] == WITH_NOTICE else {}),
             },
             "manifest",
         )  # fmt: skip

@@ -23,7 +23,7 @@ from protocol import length_rewards, rollout, sampling, toploc
 from protocol.environments import TaskSet
 from protocol.identity import Key
 from protocol.rollout import RolloutFile, Sample
-from protocol.runspec import BitwiseSpec, HistoryBudget, Limit, RewardSpec, RunSpec
+from protocol.runspec import BitwiseSpec, HistoryBudget, Limit, Recalibration, RewardSpec, RunSpec
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
@@ -106,8 +106,12 @@ class TinyRun:
         spec = self.spec.model_copy(update={"verification": verification})
         return replace(self, spec=spec, context=replace(self.context, spec=spec))
 
-    def with_history(self, soft: str, hard: str, *, blind: Sequence[str] = (), **budget: Any) -> TinyRun:
+    def with_history(
+        self, soft: str, hard: str, *, blind: Sequence[str] = (), never_hard: bool = False, **budget: Any
+    ) -> TinyRun:
         """One that judges by sums against this noise, of a single seat and with one beginning a year; `blind`: rules that find no single value; `budget`: more of how."""
+        if never_hard:
+            budget["hard"] = "1e-300"
         run = self.with_noise(soft, hard)
         update: dict[str, Any] = {"history": HistoryBudget(**{"seats": 1, "days": 366, **budget})}
         for rule in blind:
@@ -116,6 +120,12 @@ class TinyRun:
             update[rule] = limits.model_copy(update=all_of_them)
         spec = run.spec.model_copy(update={"verification": run.spec.verification.model_copy(update=update)})
         return replace(run, spec=spec, context=replace(run.context, spec=spec))
+
+    def with_recalibration(self, **bounds: str) -> TinyRun:
+        """The same run, whose trainer may replace the calibration within these bounds."""
+        verification = self.spec.verification.model_copy(update={"recalibration": Recalibration(**bounds)})
+        spec = self.spec.model_copy(update={"verification": verification})
+        return replace(self, spec=spec, context=replace(self.context, spec=spec))
 
     def with_bits(self, *builds: str) -> TinyRun:
         """The same run, whose parties compute in fixed shapes and whose files name a build: one of these, where there are any."""

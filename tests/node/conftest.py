@@ -37,11 +37,14 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
 def stage(
     anvil: Anvil, tiny_run: TinyRun, tmp_path: Path, shared_machinery: None, request: pytest.FixtureRequest
 ) -> Iterator[Stage]:
-    """Parametrized indirectly with changes of the run's policy, and with `noise`, or `history` and its `budget`, of its spec, the latter blind to single tokens."""
+    """Parametrized indirectly with changes of the run's policy, and with `noise`, or `history` and its `budget`, of its spec, the latter blind to single tokens; and with
+    `recalibration`, the bounds within which its calibration may be replaced."""
     policy = {"max_per_step": 4, **getattr(request, "param", {})}
+    recalibration = policy.pop("recalibration", None)
     noise, history, budget = policy.pop("noise", None), policy.pop("history", None), policy.pop("budget", {})
     run = tiny_run if noise is None else tiny_run.with_noise(*noise)
     run = run if history is None else run.with_history(*history, **{"blind": ["sampling"], **budget})
+    run = run if recalibration is None else run.with_recalibration(**recalibration)
     made = Stage(World.fresh(anvil, spec_digest=run.spec.digest, **policy), run, tmp_path)
     yield made
     made.close()

@@ -22,6 +22,7 @@ from node.contributor.generation import Made, Place, make
 from node.judging.candidate import RunContext
 from node.validator.service import ValidatorService
 from node.validator.settings import JudgeSettings
+from protocol.calibration_notice import CalibrationNotice
 from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.chain.types import Case, Publication, State
@@ -146,10 +147,10 @@ class Stage:
         self.server = ShardServer(self.store, port=port)
         self.server.__enter__()
 
-    def publish(self, model: Path | None = None) -> Publication:
-        """Publishes the next version of the weights."""
+    def publish(self, model: Path | None = None, notice: CalibrationNotice | None = None) -> Publication:
+        """Publishes the next version of the weights, whose manifest says this of the calibration."""
         step = self.world.chain.published(self.world.run)
-        manifest = self.origin.publish(model or self.tiny.model, step)
+        manifest = self.origin.publish(model or self.tiny.model, step, notice=notice)
         self.world.publish(step, manifest.digest)
         return self.world.chain.publication(self.world.run, step)
 

@@ -83,9 +83,10 @@ def test_what_counts_of_a_submission_is_read_again_when_somebody_has_spoken_on_i
 
     book = service._book
     budget = HistoryBudget(days=1)
+    verification = stage.tiny.spec.verification.model_copy(update={"history": budget})
     histories = Histories(
         book,
-        budget,
+        verification,
         own.address,
         receipts,
         lambda submission: judged.get(submission) if submission == made[1] else None,
@@ -107,5 +108,5 @@ def test_what_counts_of_a_submission_is_read_again_when_somebody_has_spoken_on_i
         time=lambda of: times.append(of.id) or (10**9 if of is third else 86_400 * 11_574 - 100 + of.time),
         seat=lambda node: node, block_before=lambda time: -1, submissions_of=lambda seat, place, after: many,
     )  # fmt: skip
-    Histories(stand_in, budget, own.address, lambda submission: {}, lambda submission: None).before(third)
+    Histories(stand_in, verification, own.address, lambda submission: {}, lambda submission: None).before(third)
     assert len(times) < 12

@@ -203,10 +203,10 @@ def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(
 # ---- on a chain ------------------------------------------------------------------------------------------------------
 
 
-def make_cooler(stage: Stage) -> None:
+def make_cooler(stage: Stage, temperature: str = "0.8") -> None:
     """From now on what is made is drawn at a lower temperature, told as the run's own, and proved with the run's own weights."""
     honest = stage.context
-    sampling = honest.spec.sampling.model_copy(update={"temperature": "0.8"})
+    sampling = honest.spec.sampling.model_copy(update={"temperature": temperature})
     stage.context = replace(honest, spec=honest.spec.model_copy(update={"sampling": sampling}))
     stage.context.__dict__["spec_digest"] = honest.spec_digest  # cached there
 
@@ -262,7 +262,8 @@ def juror(said: Any) -> Any:
     """As far as it asks what the challenger has said of a submission."""
     service: Any = SimpleNamespace(
         _receipts=SimpleNamespace(stored=lambda _: {"challenger": SimpleNamespace(details=said)}),
-        _histories=SimpleNamespace(before=lambda _: History(BUDGET, 0, [entry(blameless(40), own=False)]), budget=BUDGET),
+        _histories=SimpleNamespace(before=lambda *_: History(BUDGET, 0, [entry(blameless(40), own=False)])),
+        _bench=SimpleNamespace(notice=lambda _: None),
     )  # fmt: skip
     service._is_by_sums = lambda submission, case: ValidatorService._is_by_sums(service, submission, case)
     return service
@@ -273,7 +274,7 @@ def test_a_juror_looks_for_the_alternative_that_the_accuser_s_own_receipts_speak
     """Also where the submission in question was the first of which anybody looked for it."""
     sums = {proofs_by("int8"): [130 * UNIT, 130 * UNIT, 156 * UNIT], tokens_by("fp8"): [2 * UNIT, 2 * UNIT, 4 * UNIT]}
     case: Any = SimpleNamespace(hard=hard, samples=0, challenger="challenger")
-    submission: Any = SimpleNamespace(id=bytes(32))
+    submission: Any = SimpleNamespace(id=bytes(32), step=0)
     service = juror(SimpleNamespace(sums=sums, rule=rule))
     found = ValidatorService._suspected_by(service, submission, case)
     assert found == (("int8",) if rule == HISTORY else ())

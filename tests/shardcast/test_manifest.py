@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import canonical, signing
+from protocol import calibration, canonical, signing
+from protocol.calibration_notice import CalibrationNotice
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
 from protocol.errors import (
     BadSignature,
@@ -206,7 +208,7 @@ def test_a_delta_lists_the_whole_version_and_what_makes_it_out_of_its_base() -> 
     ("changes", "named"),
     [
         ({"version": 4}, "version 4, this program reads versions 2 and 3"),
-        ({"version": 3, "kind": 7, "holes": []}, "version 3"),
+        ({"version": 4, "kind": 7, "holes": []}, "version 4"),
         ({"kind": "adapter"}, "kind 'adapter', this program knows full, delta"),
     ],
     ids=["version", "version with other fields", "kind"],
@@ -229,6 +231,49 @@ def test_the_form_of_before_is_refused_by_name() -> None:
     with pytest.raises(VersionMismatch, match="version 1, this program reads versions 2 and 3") as caught:
         parse(manifest_json(before, version=1))
     assert "the run's trainer uses" in caught.value.hint
+
+
+SHIPPED = Path(calibration.__file__).parent / "calibrations/tiny-qwen3-float32-cpu.json"
+
+
+def notice(**changes: Any) -> dict[str, Any]:
+    limits = json.loads(SHIPPED.read_text())["limits"]
+    return {**limits, "number": 1, "since": 1, "calibration": HASH, **changes}
+
+
+def test_a_manifest_carries_the_notice_of_a_calibration_and_its_digest_covers_it(cast: Cast) -> None:
+    body = manifest_json([entry()], version=3, notice=notice())
+    found = parse(body)
+    assert found.notice == CalibrationNotice.parse(notice())
+    assert found.encode() == body
+    assert found.digest != replace(found, notice=None).digest
+    assert replace(found, notice=None).encode() == manifest_json([entry()])  # as every program reads it
+    forged = body.replace(b'"hard":"0.5"', b'"hard":"0.6"')
+    assert forged != body
+    signature = "0x" + signing.PublishedManifest(RUN, 1, found.digest).sign(cast.key, cast.domain).hex()
+    expected = Expected(RUN, 1, found.digest, cast.key.address, cast.domain, ManifestLimits(), CHUNK)
+    wire = b'{"manifest":%s,"signature":"' + signature.encode() + b'"}'
+    assert expected.open(wire % body).notice == found.notice
+    with pytest.raises(HashMismatch):
+        expected.open(wire % forged)
+    stranger = "0x" + signing.PublishedManifest(RUN, 1, found.digest).sign(Key.generate(), cast.domain).hex()
+    with pytest.raises(BadSignature):
+        expected.open(b'{"manifest":' + body + b',"signature":"' + stranger.encode() + b'"}')
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"version": 2, "notice": notice()}, "exactly the keys"),
+        ({"version": 3}, "exactly the keys"),
+        ({"version": 3, "notice": None}, "notice of the manifest is of the wrong type"),
+        ({"version": 3, "notice": notice(since=2)}, "version 1 carries a calibration notice that holds from version 2 on"),
+        ({"version": 3, "notice": notice(penalty="1")}, "penalty"),
+    ],
+)
+def test_a_notice_of_another_form_is_malformed(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(Malformed, match=named):
+        parse(manifest_json([entry()], **changes))
 
 
 def test_a_manifest_that_is_not_canonical_is_malformed() -> None:

@@ -107,11 +107,12 @@ def _sums(
     """How this node stands in the sums over its work; None where the run does not judge by them, or its spec is not here yet. E-values as powers of ten."""
     from node.contributor.standing import standing
     from protocol import history
+    from protocol.calibration_notice import in_force
 
-    budget = spec.verification.history if spec is not None else None
-    found = standing(log, spec.verification, now, notice) if spec is not None else None
-    if budget is None or found is None:
+    budget = in_force(spec.verification, notice).history if spec is not None else None
+    if budget is None:
         return None
+    found = standing(log, budget, now, 0 if notice is None else notice.since)
     return {
         "submissions": found.submissions, "tokens": found.tokens, "soft_share": round(found.soft_share, 3),
         "hard_share": round(found.hard_share, 3), "log10_evidence": f"{found.evidence.soft / math.log(10):.1f}",
