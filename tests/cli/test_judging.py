@@ -4,6 +4,7 @@ chain, hub or network in reach."""
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,13 +18,16 @@ from node.judging import calibration
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Variant, every_variant
 from node.judging.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
 from protocol.calibration import load
+from protocol.calibration_notice import in_force
 from protocol.errors import ConfigError
+from protocol.history import bounds
 from protocol.settings import write_toml
 from protocol.verdict import Outcome
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.node.conftest import panel, shared_machinery, stage  # noqa: F401  fixtures
 from tests.node.judging import inflated
 from tests.node.stage import Panel, Stage, rounds
+from tests.node.test_recalibration import notice
 
 
 @dataclass
@@ -182,6 +186,29 @@ def test_seats_shows_what_receipts_say_of_each_together(
     assert float(told["log10_evidence"]["soft"]) <= 0
     assert f"{node.address}  1 submissions, {told['tokens']} tokens prefilled" in shown.out
     assert "0 of 0 mismatched tokens have the higher logit" in shown.out
+
+
+@pytest.mark.parametrize("stage", [{"history": ("0.003", "0.006"), "recalibration": {}}], indirect=True)
+def test_seats_shows_sums_since_the_calibration_in_force(
+    stage: Stage,  # noqa: F811
+    panel: Panel,  # noqa: F811
+    console: Console,
+    onlooker: Path,
+) -> None:
+    """An onlooker has no weights, and asks for the newest manifest alone."""
+    node, service = stage.seated(), panel.seat()
+    for said in (None, notice(stage, 1)):
+        stage.publish(notice=said)
+        stage.submit(node, stage.make(node))
+        rounds(service)
+    told = console.murmur("validator", "seats", "--home", onlooker, "--json").json
+    assert (told["since_version"], told["calibration"]) == (1, notice(stage, 1).calibration)
+    assert [seat["submissions"] for seat in told["seats"]] == [1]
+    budget = in_force(stage.tiny.spec.verification, notice(stage, 1)).history
+    assert budget is not None
+    assert float(told["log10_bounds"]["soft"]) == pytest.approx(bounds(budget).soft / math.log(10), abs=0.01)
+    shown = console.murmur("validator", "seats", "--home", onlooker).out
+    assert f"judged by calibration {notice(stage, 1).calibration[:12]} from version 1 on (notice 1)" in shown
 
 
 def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> None:

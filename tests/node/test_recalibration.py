@@ -21,10 +21,13 @@ from protocol.errors import IntegrityError, Malformed
 from protocol.identity import Key
 from protocol.runspec import HistoryBudget, Limit
 from protocol.shardcast.store import version_folder
+from protocol.submission import SubmissionRef
 from protocol.verdict import HISTORY, Outcome, Receipt
 from tests.clock import eventually
 from tests.node.stage import Panel, Stage, rounds, running, until
 from tests.node.test_history_verdicts import make_cooler
+from tests.node.test_standing import GROSS, VALIDATOR
+from tests.node.test_standing import receipt as standing_receipt
 from tests.node.working import a_worker, stored, waits_because
 
 TWICE = {"logprob_error": Limit(soft="0.06", hard="0.24")}  # 0.03 and 0.12 in the spec
@@ -191,14 +194,11 @@ def test_a_new_calibration_begins_a_seat_s_sums_anew(stage: Stage, panel: Panel)
 
 
 def test_a_node_sees_its_standing_since_the_calibration(tmp_path: Any) -> None:
-    from tests.node.test_standing import GROSS, VALIDATOR, receipt
-    from protocol.submission import SubmissionRef
-
     log = submission_log.SubmissionLog(tmp_path / "submissions.sqlite")
     for step in range(4):
         ref = SubmissionRef(VALIDATOR.address, step, 0, bytes([step]) * 32)
         log.add(ref, ref.submission_id(1), 77, 5)
-        log.advance(ref.submission_id(1), submission_log.ACCEPTED, receipt=receipt(ref, GROSS))
+        log.advance(ref.submission_id(1), submission_log.ACCEPTED, receipt=standing_receipt(ref, GROSS))
     budget = HistoryBudget()
     assert [standing.standing(log, budget, 9, version).submissions for version in (0, 3, 4)] == [4, 1, 0]
     newest = log.get(ref.submission_id(1))

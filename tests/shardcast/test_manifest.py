@@ -267,7 +267,10 @@ def test_a_manifest_carries_the_notice_of_a_calibration_and_its_digest_covers_it
         ({"version": 2, "notice": notice()}, "exactly the keys"),
         ({"version": 3}, "exactly the keys"),
         ({"version": 3, "notice": None}, "notice of the manifest is of the wrong type"),
-        ({"version": 3, "notice": notice(since=2)}, "version 1 carries a calibration notice that holds from version 2 on"),
+        (
+            {"version": 3, "notice": notice(since=2)},
+            "version 1 carries a calibration notice that holds from version 2 on",
+        ),
         ({"version": 3, "notice": notice(penalty="1")}, "penalty"),
     ],
 )
