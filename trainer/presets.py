@@ -67,7 +67,12 @@ def intellect2(budgets: list[int]) -> dict[str, Any]:
         "file_bytes_max": 256 << 20,
         "sampling": {"group_size": 16, "groups_per_submission": 4, "temperature": "1", "max_new_tokens": 32_768},
         "reward": {"alpha": "0.0003", "budgets": {"0": budgets}},
-        "verification": {"validators_needed": 1, "prefill_share": "0.1", "calibration": "calibration.json"},
+        "verification": {
+            "validators_needed": 1,
+            "prefill_share": "0.1",
+            "calibration": "calibration.json",
+            "recalibration": {"most": "4"},
+        },
         "model": {"compute_dtype": "bfloat16"},
     }
     trainer = {

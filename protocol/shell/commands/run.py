@@ -90,6 +90,8 @@ def create(
     sender = _sender(path, keystore, password_file)
     spec = runfile.complete(path, runfile.model_folder(path))
     policy = runfile.read_policy(path).policy(sender.key.address)
+    recalibration = spec.verification.recalibration
+    replaceable = "" if recalibration is None else ", but the calibration, within spec.verification.recalibration"
     confirm(
         "Create the run?",
         [
@@ -97,7 +99,7 @@ def create(
             f"problems  {mixture(spec.environments)}",
             f"window    {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}",
             f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
-            "none of this can be changed later",
+            f"none of this can be changed later{replaceable}",
         ],
         yes,
     )
