@@ -70,9 +70,8 @@ class Versions:
         self._fetch_seconds = fetch_seconds
         self._clock = clock
         self._sources: list[Source] = []
-        self._sound: OrderedDict[bytes, CalibrationNotice | None] = (
-            OrderedDict()
-        )  # by manifest, of versions that can be used
+        # By manifest, of versions that can be used: what they say of the calibration.
+        self._sound: OrderedDict[bytes, CalibrationNotice | None] = OrderedDict()
         self.notices = NoticeBook(folder.parent / FILE)
         """What versions that were here have said of the calibration."""
         self._found_at = float("-inf")

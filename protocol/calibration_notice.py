@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from protocol import canonical
 from protocol.complaints import complaints
@@ -47,7 +47,7 @@ class CalibrationNotice(Part):
     """The trainer's word: from version `since` on, work is judged by these limits. Changing its form breaks: programs that know only this one load no weights."""
 
     number: int = Field(ge=1, lt=_NUMBER_MAX)
-    """Counts the run's notices, from 1."""
+    """Counts the run's notices, from 1. A larger one makes the sums' verdicts rarer, so none may be left out."""
     since: int = Field(ge=1, lt=1 << 32)
     """Step of the first version it holds for, the one that it came with."""
     calibration: HexDigest
@@ -55,6 +55,14 @@ class CalibrationNotice(Part):
     computation: ComputationLimits
     sampling: SamplingLimits
     noise: Limit | None = None
+
+    @model_validator(mode="after")
+    def _one_a_version(self) -> CalibrationNotice:
+        if self.number > self.since:
+            raise ValueError(
+                f"notice {self.number} cannot come with version {self.since}: each comes with a version of its own"
+            )
+        return self
 
     @classmethod
     def parse(cls, value: Any) -> CalibrationNotice:

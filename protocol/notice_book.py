@@ -82,6 +82,8 @@ def _require_together(step: int, notice: CalibrationNotice | None, seen: _Seen) 
         assert notice is not None
         if notice.since <= seen.last:
             raise Malformed(f"{notice} reaches backwards: version {seen.last} was published under another")
+        if number - seen.number > notice.since - seen.last:
+            raise Malformed(f"{notice} leaves out numbers: with version {seen.last} there had been {seen.number}")
     elif seen.notice is not None and seen.notice.since <= step:
         said = "says nothing of it" if notice is None else f"goes back to notice {number}"
         raise Malformed(f"{seen.notice} is in force, and the manifest of version {step} {said}")

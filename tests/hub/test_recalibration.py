@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.anvil import Anvil
 from swarm.world import World
 
 from protocol import calibration
@@ -20,8 +21,9 @@ from protocol.errors import ConfigError, UsageError
 from protocol.runspec import RunSpec, from_table
 from protocol.shardcast.manifest import stored
 from protocol.shardcast.origin import Origin
-from protocol.shardcast.store import VersionStore
+from protocol.shardcast.store import MANIFEST_NAME, VersionStore, version_folder
 from tests.hub.test_publisher import KEPT, Bench, turn_until_idle
+from tests.hub.test_service import make, put, running, wait_until
 from trainer.hub.publisher import Publisher
 from trainer.hub.recalibration import Recalibrations
 
@@ -144,3 +146,19 @@ def test_what_cannot_be_is_refused_with_what_to_do(
         home.ask(asked, earliest)
     assert hint in caught.value.hint  # type: ignore[attr-defined]
     assert not (home.folder / "recalibration.json").exists()
+
+
+def test_the_running_hub_takes_up_what_the_owner_asks_for(anvil: Anvil, tmp_path: Path) -> None:
+    own = spec()
+    world = World.fresh(anvil, own.digest)
+    with running(*make(world, tmp_path, own)) as hub:
+        for step in range(3):
+            put(hub.layout, step)
+            wait_until(lambda step=step: hub.published() == step, deadline=20, what=f"version {step} is out")
+            if not step:
+                asked = Recalibrations(own, hub.layout.hub)
+                notice = asked.notice(measured(), 1, 0)
+                asked.request(notice)
+        folders = [version_folder(hub.layout.hub / "weights", step) for step in range(3)]
+        said = [stored((folder / MANIFEST_NAME).read_bytes()).notice for folder in folders]
+    assert said == [None, notice, notice]

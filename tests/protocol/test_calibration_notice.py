@@ -40,7 +40,7 @@ def said(changes: Mapping[str, Any] | None = None, number: int = 1, since: int =
             del place[leaf]
         else:
             place[leaf] = new
-    return value | {"number": number, "since": since, "calibration": f"{number:064x}"}
+    return value | {"number": number, "since": max(number, since) if since else 0, "calibration": f"{number:064x}"}
 
 
 def notice(changes: Mapping[str, Any] | None = None, number: int = 1, since: int = 5) -> CalibrationNotice:
@@ -65,6 +65,7 @@ def notice(changes: Mapping[str, Any] | None = None, number: int = 1, since: int
         (said() | {"since": True}, "since"),
         (said() | {"calibration": "ab"}, "64"),
         (said() | {"noise": None}, "writes out what is left out"),
+        (said() | {"number": 6}, "notice 6 cannot come with version 5"),
         ([], "notice"),
     ],
 )  # fmt: skip
@@ -201,6 +202,7 @@ def test_a_book_tells_what_holds_for_each_version_and_outlives_its_process(book:
         (7, notice(number=1, since=7), "notice 1 of the calibration says something else"),
         (7, notice({MARGIN: {"soft": "0.2", "hard": "0.8"}}, since=5), "says something else"),
         (4, notice(number=2, since=4), "reaches backwards"),
+        (9, notice(number=5, since=9), "leaves out numbers: with version 6 there had been 1"),
     ],
 )
 def test_a_manifest_that_contradicts_an_earlier_one_is_refused(
