@@ -105,7 +105,7 @@ class Submission(Candidate):
     def __init__(self, engine: Clocked, prompts: Sequence[Prompt], made: Sequence[Completion]) -> None:
         limits = calibration.load(f"tiny-qwen3-{engine.compute_dtype}-cpu", Path())
         self.engine, self.checked, self.sampled = engine, Checked(), {}
-        self.context = SimpleNamespace(spec=SimpleNamespace(  # type: ignore[assignment]
+        self.context = SimpleNamespace(judged_by=SimpleNamespace(  # type: ignore[assignment]
             verification=SimpleNamespace(
                 computation=ComputationLimits(**limits.computation), sampling=SamplingLimits(**limits.sampling),
                 noise=Limit(soft="0.03", hard="0.07"), bitwise=None,

@@ -130,6 +130,7 @@ class Scene:
     class spec:
         class verification:
             history = None
+            recalibration = None
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
