@@ -31,7 +31,6 @@ from benches.recorded import BATCH, RUN, RUNS
 from node.contributor import submission_log
 from node.contributor.submission_log import SubmissionLog
 from node.judging.candidate import Checked, Commitment, PrefillPlan
-from node.judging.history import History
 from node.judging.judge import details
 from node.validator import judgement_log, service
 from node.validator.judgement_log import Judgement, JudgementLog
@@ -163,9 +162,6 @@ class _Accepting:
         self._book.hardware(s)
         return Commitment(s.ref, s.units, bytes(32), 0, s.block_hash, self._book.repeats(s))
 
-    def alternatives(self, *_: object) -> tuple[str, ...]:
-        return ()
-
     def plan(self, *, in_full: bool, time: int, alternatives: tuple[str, ...] = ()) -> PrefillPlan:
         return PrefillPlan(1.0 if in_full else 0.1, bytes(32))
 
@@ -176,7 +172,7 @@ class _Accepting:
         plan: PrefillPlan,
         time: int,
         checked: Checked | None = None,
-        history: History | None = None,
+        before: object = None,
     ) -> Any:
         return details(self.context, commitment, None, time, Checked(255, 8, 8), bytes(32))
 
