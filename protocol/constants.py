@@ -39,16 +39,20 @@ RIVALS: Final = 3
 RIVALS_WITHIN: Final = 1.0
 """Logits: a token whose score lies further below the draw's is no rival. Changing it breaks: sums of receipts."""
 
-NOISE_MAX: Final = RIVALS_WITHIN / 3
-"""Logits: the largest noise that margins can be compared with; what lies beyond three times as much is left out. Changing it breaks: specs
-that name a larger one."""
+SPREAD_MAX: Final = RIVALS_WITHIN / 3
+"""Logits: the widest rounding of a position that margins can be compared with, for rivals beyond three times as much are not looked at. Changing it breaks:
+sums of receipts."""
+
+NOISE_MAX: Final = 0.1
+"""Share of the range of a position's logits: the largest noise that a spec may name. Changing it breaks: specs that name a larger one."""
 
 BUILD_CHARS_MAX: Final = 256
 """Characters of an engine's build. Changing it breaks: files and specs that name a longer one."""
 
-NOISE_OF_TEMPERATURE: Final = 0.25
-"""Where sums decide, the hard noise may be this share of the temperature. Above it near ties are denser on one side of the draw than on the other, all the
-more the lower the temperature (at 0 all lie on one), and honest work takes sides. Changing it breaks: specs above it."""
+SPREAD_OF_TEMPERATURE: Final = 1 / 3
+"""At most this share of the temperature is the soft noise, in logits, of positions whose mismatches are counted by side. Above it near ties are denser on one
+side of the draw than on the other, all the more the lower the temperature (at 0 all lie on one), and honest work takes sides. Changing it breaks: sums
+of receipts."""
 
 SCORE_MAX: Final = 8.0
 """Times the noise: the margins of a block count for no more in a sum. Changing it breaks: sums of receipts."""

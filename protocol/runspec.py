@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 
 from protocol import canonical
 from protocol.complaints import complaints, without_tags
-from protocol.constants import NOISE_OF_TEMPERATURE, PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX, TURNS_MAX
+from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX, TURNS_MAX
 from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, VersionMismatch
 from protocol.runspec_environments import (
     AnyEnvironment,
@@ -252,13 +252,6 @@ class RunSpec(AnswerSpec):
 
     @model_validator(mode="after")
     def _no_sums_of_cut_draws(self) -> RunSpec:
-        noise, temperature = self.verification.noise, float(self.sampling.temperature)
-        judges = self.verification.history is not None and noise is not None
-        if judges and float(noise.hard) > NOISE_OF_TEMPERATURE * temperature:  # type: ignore[union-attr]
-            raise ValueError(
-                f"verification.history takes a hard noise of at most {NOISE_OF_TEMPERATURE:g} of the temperature: with"
-                f" {noise.hard} logits at temperature {self.sampling.temperature} honest work takes sides"  # type: ignore[union-attr]
-            )
         if self.verification.noise is not None and self.sampling.is_cut:
             raise ValueError(
                 "verification.noise says nothing of margins at the edge of a cut: leave out top_k and top_p, or it"

@@ -169,7 +169,7 @@ class VerificationSpec(Part):
     """Limits of the check that tokens were drawn as they should be."""
     noise: Limit | None = None
     """What the sums over a seat's history are compared with: how far two tokens' logits may differ between worker and validator, as a
-    standard deviation in logits. Calibrations older than this field have none, and no sums are kept."""
+    standard deviation, in shares of the range of a position's logits. Calibrations older than this field have none, and no sums are kept."""
     history: HistoryBudget | None = None
     """When these sums decide. Without it they are kept and shown, and no verdict follows from them."""
     bitwise: BitwiseSpec | None = None
@@ -191,7 +191,7 @@ class VerificationSpec(Part):
     @classmethod
     def _within_reach(cls, noise: Limit | None) -> Limit | None:
         if noise is not None and not (Decimal(noise.soft) > 0 and float(noise.hard) <= NOISE_MAX):
-            raise ValueError(f"noise must be above 0, and at most {NOISE_MAX:.4f} logits")
+            raise ValueError(f"noise must be above 0, and at most {NOISE_MAX:g} of the range of logits")
         return noise
 
     @model_validator(mode="after")

@@ -163,7 +163,7 @@ class TokenScores:
     `margins` [T] ≥ 0 in logits; `logprobs` [T] at temperature 1, of the whole vocabulary; `drawn` [T], the tokens that the verifier would
     have drawn; `leads` [T], by how much the logit of the token lies above that of the drawn one; `gaps` [T, RIVALS], how far the next best
     scores lie below the best, ascending, ∞ beyond RIVALS_WITHIN, and everywhere where the distribution is cut: a margin at the edge of a cut is
-    of another kind.
+    of another kind; `ranges` [T], how far the lowest of all logits lies below the highest, which is what rounding grows with.
     """
 
     margins: Floats
@@ -171,6 +171,7 @@ class TokenScores:
     drawn: NDArray[np.int64]
     leads: Floats
     gaps: Floats
+    ranges: Floats
 
     @classmethod
     def joined(cls, parts: Sequence[TokenScores]) -> TokenScores:
@@ -178,13 +179,14 @@ class TokenScores:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def packed(self) -> bytes:
-        """Everything as little-endian float64 [4 + RIVALS, T], which holds every index of a vocabulary."""
-        return np.vstack([self.margins, self.logprobs, self.drawn, self.leads, self.gaps.T]).astype("<f8").tobytes()
+        """Everything as little-endian float64 [5 + RIVALS, T], which holds every index of a vocabulary."""
+        rows = [self.margins, self.logprobs, self.drawn, self.leads, self.ranges, self.gaps.T]
+        return np.vstack(rows).astype("<f8").tobytes()
 
     @classmethod
     def unpacked(cls, data: bytes) -> TokenScores:
-        margins, logprobs, drawn, leads, *gaps = np.frombuffer(data, "<f8").reshape(4 + RIVALS, -1)
-        return cls(margins, logprobs, drawn.astype(np.int64), leads, np.stack(gaps, 1))
+        margins, logprobs, drawn, leads, ranges, *gaps = np.frombuffer(data, "<f8").reshape(5 + RIVALS, -1)
+        return cls(margins, logprobs, drawn.astype(np.int64), leads, np.stack(gaps, 1), ranges)
 
 
 def score(
@@ -199,7 +201,7 @@ def score(
     `top_p` cut both).
     """
     count = len(tokens)
-    margins, logprobs, leads = np.empty(count), np.empty(count), np.empty(count)
+    margins, logprobs, leads, ranges = (np.empty(count) for _ in range(4))
     drawn, gaps = np.empty(count, np.int64), np.full((count, RIVALS), np.inf)
     for t, logits, noised in _noised(logits_TV, key, temperature, first):
         token = int(tokens[t])
@@ -210,8 +212,8 @@ def score(
             found = _gaps(noised)
             gaps[t, : len(found)] = found
         shifted = logits - logits.max()
-        logprobs[t] = shifted[token] - np.log(np.exp(shifted).sum())
-    return TokenScores(margins, logprobs, drawn, leads, gaps)
+        logprobs[t], ranges[t] = shifted[token] - np.log(np.exp(shifted).sum()), -shifted.min()
+    return TokenScores(margins, logprobs, drawn, leads, gaps, ranges)
 
 
 def _best(noised: Floats, ranking: _Ranking | None) -> int:

@@ -200,8 +200,10 @@ def score(
                 logits_TV[row : row + 1].float().cpu().numpy(), tokens_T[row : row + 1].cpu().numpy(), key=key,
                 temperature=temperature, top_k=top_k, top_p=top_p, first=first + row,
             ).margins[0]  # fmt: skip
-    logprobs, tokens, leads = (part.cpu().numpy() for part in (logits - drawn.normalisers, drawn.tokens, leads))
-    return TokenScores(margins, logprobs, tokens, leads, gaps)
+    ranges = logits_TV.amax(1).double() - logits_TV.amin(1).double() if len(tokens_T) else logits
+    parts = (logits - drawn.normalisers, drawn.tokens, leads, ranges)
+    logprobs, tokens, leads, ranges = (part.cpu().numpy() for part in parts)
+    return TokenScores(margins, logprobs, tokens, leads, gaps, ranges)
 
 
 def _draw_with_rivals(logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float) -> Draws:

@@ -87,9 +87,9 @@ class Scan:
         margins = np.where(self._drawn == tokens, 0.0, np.maximum(self._best - noised, 0))
         gaps = self._best[:, None] - self._rivals
         gaps[~(gaps <= sampling.RIVALS_WITHIN)] = np.inf
-        highest = _ordered(self._extremes[1]).view(np.float32)
-        logprobs = chosen - (highest.astype(np.float64) + np.log(self._sums))
-        return TokenScores(margins, logprobs, self._drawn, chosen - self._logits, gaps)
+        lowest, highest = _ordered(self._extremes).view(np.float32).astype(np.float64)
+        logprobs = chosen - (highest + np.log(self._sums))
+        return TokenScores(margins, logprobs, self._drawn, chosen - self._logits, gaps, highest - lowest)
 
 
 def logits_in_parts(model: Any, hidden_TH: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from protocol import logit_noise
+from protocol.constants import SPREAD_OF_TEMPERATURE
 from protocol.eprocess import Sums
 from protocol.runspec import Limit
 from protocol.sampling import TokenScores
 from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE
 
 
-def of_completion(scores: TokenScores, noise: Limit) -> dict[str, Sums]:
+def of_completion(scores: TokenScores, noise: Limit, temperature: float) -> dict[str, Sums]:
     """What a completion adds, by statistic."""
-    mismatched = (scores.margins > 0) & (scores.leads != 0)
+    takes_no_side = logit_noise.spread(scores, float(noise.soft)) <= SPREAD_OF_TEMPERATURE * temperature
+    mismatched = takes_no_side & (scores.margins > 0) & (scores.leads != 0)
     higher = int(np.count_nonzero(scores.leads[mismatched] > 0))
     return {
         MARGINS_HARD: logit_noise.excess_margins(scores, float(noise.hard)),

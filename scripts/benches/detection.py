@@ -299,7 +299,9 @@ class Stand:
                 s.exponents > _EXPONENTS or s.mantissa_mean > _MEAN or s.mantissa_median > _MEDIAN for s in scores[i]
             )
             outcome = single.outcome if single else Outcome.ACCEPT
-            found.append(Observed(len(tokens), sums.of_completion(of_tokens, self._noise), again, outcome, by_toploc))
+            found.append(
+                Observed(len(tokens), sums.of_completion(of_tokens, self._noise, 1.0), again, outcome, by_toploc)
+            )
         return found
 
     def _alternative(self, name: str) -> Any:

@@ -135,13 +135,15 @@ def _sum_of_halves(layer: nn.Linear, rows: Tensor) -> Tensor:
 
 
 def _noisy(spread: float) -> Callable[[Any], None]:
-    """Logits with noise, of which the difference of two tokens' has this standard deviation."""
+    """Logits with noise, of which the difference of two tokens' has this standard deviation, in shares of the range of logits."""
 
     def change(model: Any) -> None:
         draws = torch.Generator().manual_seed(0)
 
         def add(layer: nn.Linear, rows: tuple[Tensor, ...], logits: Tensor) -> Tensor:
-            return logits.float() + torch.randn(logits.shape, generator=draws) * spread / 2**0.5
+            logits = logits.float()
+            ranges = logits.amax(-1, keepdim=True) - logits.amin(-1, keepdim=True)
+            return logits + torch.randn(logits.shape, generator=draws) * ranges * spread / 2**0.5
 
         model.get_output_embeddings().register_forward_hook(add)
 
@@ -163,5 +165,5 @@ PAIRS: dict[Backend, tuple[Backend, ...]] = {
 
 
 def noisy(spread: float) -> Backend:
-    """Fused attention and this much noise, in logits."""
+    """Fused attention and this much noise, in shares of the range of logits."""
     return Backend("torch sdpa, noisy", change=_noisy(spread))

@@ -37,6 +37,7 @@ SHORT = 8
 WORK: Mapping[int, tuple[int, ...]] = {SHORT: (1_580,) * 3, 100: (140,) * 3, 1_000: (0, 24, 0)}
 """Completions of each backend that decodes, by the most tokens that each has, of each policy."""
 NOISY_WORK: Mapping[int, tuple[int, ...]] = {SHORT: (128,) * 3, 100: (64,) * 3}
+TEMPERATURE = 1.0
 TIMES = 3
 """The noisy backend's noise, in that of the worst pair of the calibration."""
 _AT_ONCE = 32_768  # tokens of completions that are in memory at a time
@@ -88,7 +89,7 @@ def limits() -> Limit:
 def sums_row(scores: TokenScores, limit: Limit) -> list[list[int]]:
     """[STATISTICS, 3] of one completion."""
     tight = logit_noise.excess_margins(scores, float(limit.soft) / TIGHTER)
-    return row_of(sums.of_completion(scores, limit) | {TIGHT: tight})
+    return row_of(sums.of_completion(scores, limit, TEMPERATURE) | {TIGHT: tight})
 
 
 def record(
@@ -132,7 +133,7 @@ def made(engine: TorchEngine, policy: Policy, length: int, count: int, draws: Ra
     at_once = max(1, _AT_ONCE // length)
     for start in range(0, count, at_once):
         prompts = policy.prompts(min(at_once, count - start), draws)
-        groups = engine.generate(prompts, temperature=1.0, max_new_tokens=length, end_tokens=ends, prove=False)
+        groups = engine.generate(prompts, temperature=TEMPERATURE, max_new_tokens=length, end_tokens=ends, prove=False)
         yield [Unit(prompt, of.tokens, of.logprobs) for prompt, (of,) in zip(prompts, groups, strict=True)]
 
 
@@ -156,7 +157,7 @@ def checked(backend: Backend, engine: TorchEngine, units: Sequence[Unit]) -> lis
     """What this backend makes of completions: their tokens' scores."""
     hidden = backend.prefill(engine, [(unit.prompt.tokens, unit.tokens) for unit in units])
     return [
-        engine.score(of, unit.tokens, key=unit.prompt.keys[0], temperature=1.0)
+        engine.score(of, unit.tokens, key=unit.prompt.keys[0], temperature=TEMPERATURE)
         for unit, of in zip(units, hidden, strict=True)
     ]
 

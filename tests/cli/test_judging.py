@@ -167,7 +167,7 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
     )
 
 
-@pytest.mark.parametrize("stage", [{"noise": ("0.1", "0.2")}], indirect=True)
+@pytest.mark.parametrize("stage", [{"noise": ("0.01", "0.02")}], indirect=True)
 def test_seats_shows_what_receipts_say_of_each_together(
     stage: Stage,  # noqa: F811
     panel: Panel,  # noqa: F811

@@ -344,7 +344,7 @@ class EngineContract:
                 where = f"key {key} and {dict(distribution)}"
                 found = engine.score(batch[0].repeat(times, 1), ids, key=key, **distribution)
                 expected = sampling.score(np.tile(logits, (times, 1)), ids, key=key, **distribution)
-                for name in ("margins", "logprobs"):
+                for name in ("margins", "logprobs", "ranges"):
                     error = np.abs(getattr(found, name) - getattr(expected, name))
                     assert (error < 2 * setting.rounding).all(), (
                         f"{name} with {where} are up to {error.max():.3g} from the protocol's, at token {int(error.argmax())}"

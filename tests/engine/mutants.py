@@ -343,6 +343,13 @@ class Unrivalled(NumpyEngine):
         return replace(found, gaps=np.full_like(found.gaps, np.inf))
 
 
+@mutant("a score's ranges are those of the drawn token", SCORE, "ranges with")
+class Narrow(NumpyEngine):
+    def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
+        found = super().score(hidden_TH, tokens_T, **asked)
+        return replace(found, ranges=-found.logprobs)
+
+
 @mutant("a score takes the tokens for the draws", SCORE, "other tokens are drawn")
 class Believing(NumpyEngine):
     def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:

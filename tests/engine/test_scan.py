@@ -83,6 +83,7 @@ def require_same(logits: Tensor, temperature: float, step: int) -> None:
             near = (of_found < _EDGE) | (of_expected < _EDGE) if name == "gaps" else np.isfinite(of_expected)
             assert np.allclose(of_found[near], of_expected[near], rtol=1e-12, atol=1e-9), name
         assert (found.margins[claimed == found.drawn] == 0).all()
+        assert (found.ranges == expected.ranges).all()
         seen = np.isfinite(expected.logprobs)
         assert np.allclose(found.logprobs[seen], expected.logprobs[seen], rtol=1e-12, atol=1e-6)
 

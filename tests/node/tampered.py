@@ -475,7 +475,7 @@ def answers_that_nobody_gave(run: TinyRun) -> Candidate:
 
 @rejected_only_by("history", Outcome.HARD)
 def tokens_of_a_cooler_temperature_after_others_like_them(run: TinyRun) -> Candidate:
-    own = run.with_history("0.003", "0.006", blind=["sampling"])
+    own = run.with_history("0.0003", "0.0006", blind=["sampling"])
     cooler = own.spec.model_copy(update={"sampling": own.spec.sampling.model_copy(update={"temperature": "0.8"})})
     context = replace(own.context, spec=cooler)
     context.__dict__["spec_digest"] = own.spec.digest  # what the file says

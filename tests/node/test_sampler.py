@@ -71,6 +71,7 @@ def require_same(logits: Tensor, temperature: float, **cut: float) -> None:
             assert claimed != token or found.margins[0] == 0
             assert found.drawn[0] == token
             assert found.leads[0] == pytest.approx(expected.leads[0], abs=1e-9)
+            assert found.ranges[0] == expected.ranges[0]
             assert same_gaps(found.gaps, expected.gaps)
             if not cut:
                 anywhere = sampler.draw_anywhere(

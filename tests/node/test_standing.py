@@ -88,7 +88,7 @@ def test_only_what_was_before_a_submission_counts_against_it(log: SubmissionLog)
     assert (nothing.submissions, nothing.soft_share) == (0, 0.0)
 
 
-@pytest.mark.parametrize("stage", [{"history": ("0.003", "0.006")}], indirect=True)
+@pytest.mark.parametrize("stage", [{"history": ("0.0003", "0.0006")}], indirect=True)
 @pytest.mark.parametrize("case", ["noisy", "blameless", "said by the accuser alone"])
 def test_a_node_found_by_its_sums_appeals_unless_they_say_the_same_to_it(stage: Stage, case: str) -> None:
     """An accuser's own receipts are no reason not to appeal: it may have made them up."""
@@ -119,7 +119,7 @@ def test_a_node_found_by_its_sums_appeals_unless_they_say_the_same_to_it(stage: 
 
 @pytest.mark.parametrize(
     ("stage", "kept"),
-    [({}, False), ({"history": ("0.003", "0.006")}, True)],
+    [({}, False), ({"history": ("0.0003", "0.0006")}, True)],
     indirect=["stage"],
     ids=["without sums", "by sums"],
 )

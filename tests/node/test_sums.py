@@ -15,10 +15,11 @@ from node.judging.rules import sampling
 from protocol import eprocess, statistics
 from protocol.constants import RIVALS, SUM_UNIT
 from protocol.eprocess import Sums
+from protocol.runspec import Limit
 from protocol.sampling import TokenScores
 from protocol.verdict import Details
 
-NOISE, MUCH = ("0.003", "0.006"), ("0.1", "0.2")
+NOISE, MUCH = ("0.0003", "0.0006"), ("0.01", "0.02")
 
 
 def judged(run: TinyRun, candidate: Candidate) -> Details:
@@ -36,7 +37,9 @@ def test_a_receipt_sums_the_drawn_rows_and_no_others(tiny_run: TinyRun) -> None:
     expected = []
     for batch in candidate.prefilled(candidate.rows):
         for row, hidden in batch.items():
-            expected.append(sums.of_completion(sampling.scores(candidate, row, hidden), run.spec.verification.noise))
+            expected.append(
+                sums.of_completion(sampling.scores(candidate, row, hidden), run.spec.verification.noise, 1.0)
+            )
     assert statistics.decode(found.sums) == {
         name: of for name, of in statistics.total(expected).items() if of != Sums()
     }
@@ -58,7 +61,9 @@ def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run:
             candidate = own.candidate(run.honest(sequence=sequence))
             for batch in candidate.prefilled(candidate.rows):
                 for row, hidden in batch.items():
-                    of_row = sums.of_completion(sampling.scores(candidate, row, hidden), own.spec.verification.noise)
+                    of_row = sums.of_completion(
+                        sampling.scores(candidate, row, hidden), own.spec.verification.noise, 1.0
+                    )
                     found[run is own].append(of_row)
     honest, cheated = (statistics.total(found[is_honest]) for is_honest in (True, False))
     assert eprocess.excess(honest[statistics.MARGINS_SOFT]) <= 0
@@ -67,9 +72,21 @@ def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run:
     assert sides.total == sides.count > 10 * SUM_UNIT  # always the higher logit
 
 
+def test_no_side_is_counted_where_honest_rounding_takes_sides() -> None:
+    """At the second position the soft noise is wider than a third of the temperature; at temperature 0 every mismatch has the lower logit."""
+    one, none = np.ones(2), np.zeros(2)
+    scores = TokenScores(
+        0.01 * one, none, none.astype(np.int64), one, np.full((2, RIVALS), np.inf), np.array([30.0, 40.0])
+    )
+    noise = Limit(soft="0.01", hard="0.02")
+    assert sums.of_completion(scores, noise, 1.0)[statistics.TEMPERATURE] == Sums.of_trials(1, 1)
+    assert sums.of_completion(scores, noise, 2.0)[statistics.TEMPERATURE] == Sums.of_trials(2, 2)
+    assert sums.of_completion(scores, noise, 0.0)[statistics.TEMPERATURE] == Sums()
+
+
 def test_a_token_sides_with_the_reference_or_with_the_alternative_where_they_differ() -> None:
     none = np.zeros(6)
-    scores = TokenScores(none, none, np.array([1, 1, 1, 1, 1, 1]), none, np.full((6, RIVALS), np.inf))
+    scores = TokenScores(none, none, np.array([1, 1, 1, 1, 1, 1]), none, np.full((6, RIVALS), np.inf), none)
     alternative = np.array([1, 2, 2, 2, 2, 2])
     tokens = np.array([3, 2, 1, 2, 3, 2])  # the first has no say, the fifth sides with neither
     assert sides(scores, tokens, alternative) == Sums.of_trials(3, 4)

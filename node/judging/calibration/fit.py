@@ -129,6 +129,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
                     "estimate": _text(of.estimate),
                     "upper": _text(of.upper),
                     "source": of.source,
+                    "range": _text(of.range),
                 }
                 for (made_by, checked_by), of in bounds.items()
             ],

@@ -12,14 +12,17 @@ counts. The larger of two upper bounds is taken:
 Where hardly any token is mismatched, as in float32, the number bounds noise by how little was looked at: none of some thousands leaves 0.01
 logits possible, where rounding is of 1e-6. There a third bound takes the place of both, if it is lower:
 
-- of claimed logprobs, of which every token has one. With δ a logit's error, maker's less checker's, and p probabilities, a claim strays by
-  e = Σ p_j·(δ_drawn - δ_j) over the other tokens j. So e / (1 - p_drawn) is a mean, over the rivals by their chances to be next best, of the very
-  differences whose spread is the noise. Differences are wider than their mean: where a rival's error is as wide as the drawn token's, at most
-  twice in the square. Hence noise² ≤ 2·Σe² / Σ(1 - p_drawn)², with a normal bound as that of the spread. It assumes that claims are made of the logits
+- of claimed logprobs, of which every token has one. With δ a logit's error, maker's less checker's, r the range of logits, and p probabilities, a claim
+  strays by e = Σ p_j·(δ_drawn - δ_j) over the other tokens j. So e / (1 - p_drawn) is a mean, over the rivals by their chances to be next best, of the
+  very differences whose spread is noise·r. Differences are wider than their mean: where a rival's error is as wide as the drawn token's, at most
+  twice in the square. Hence noise² ≤ 2·Σe² / Σ(r·(1 - p_drawn))², with a normal bound as that of the spread. It assumes that claims are made of the logits
   that were drawn from, and that no token's error is wide which is never drawn. What is common to all logits cancels on both sides.
 
 On tiny policies, against logits written down while they were decoded, 2·Σe² / Σ(1 - p_drawn)² lay between 1.06 and 2.7 times the square of what rivals within
 a logit showed (float32 and bfloat16, each of eager and fused attention against each).
+
+Does not cover: policies whose noise grows by more than their logits do. Of tiny ones, from one that had just begun to learn to one that solves two thirds of its
+tasks, each with logits up to 3.5 times as large, the noise in logits differed 9 times, and in shares of the range 2.5 times.
 
 Shapes: U units, G grid points.
 """
@@ -37,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol import logit_noise
-from protocol.constants import NOISE_MAX
+from protocol.constants import NOISE_MAX, SPREAD_MAX
 from protocol.sampling import Floats, TokenScores
 
 CONFIDENCE = 0.999
@@ -46,21 +49,21 @@ SOFT, HARD = 1.5, 3.2
 """The soft null is this many times the class's noise, the hard one this many times the worst noise ever measured. Margins grow with the square:
 a seat with thrice the noise has nine times the margins, and is within the hard null however long it works."""
 
-FLOOR = 1e-4
-"""Logits: the smallest soft null, for a run meets devices and policies that this machine is not. A policy that is sure of its answers had noise of 6e-6 in
-float32, where the one it began as had 6e-7: this is 16 times the former. Lower: honest work of a later policy may exceed the null; higher:
-cheats with margins below eight times as much count for less."""
+FLOOR = 5e-6
+"""The smallest soft null, for a run meets devices and policies that this machine is not. In float32 tiny policies had 6e-8 to 1.6e-7 of the range of logits between two
+ways of attention: this is 30 times the largest. Lower: honest work of a later policy may exceed the null; higher: cheats with margins below
+eight times as much count for less."""
 _FEW = 10
 """Mismatched tokens of a pair below which their number says less than the claimed logprobs do."""
 
-_GRID_G: Floats = np.geomspace(1e-7, NOISE_MAX, 90)
+_GRID_G: Floats = np.geomspace(1e-8, NOISE_MAX, 96)
 Pair = tuple[str, str]
 """The kinds of what made a completion, and of what checked it."""
 
 
 @dataclass(frozen=True)
 class NoiseBound:
-    """Of one pair: noise in logits."""
+    """Of one pair: noise in shares of the range of logits."""
 
     estimate: float
     upper: float
@@ -71,6 +74,8 @@ class NoiseBound:
     """Tokens of them that were not the draw; of a completion that several variants checked, their mean."""
     source: str
     """What the upper bound is of: "spread", "number" or "logprobs"."""
+    range: float
+    """Logits: the range of a position's, on average over tokens."""
 
 
 @dataclass
@@ -91,28 +96,30 @@ class NoiseMeasurements:
 
 
 def _observed(scores: TokenScores, claimed: Floats) -> Floats:
-    """[5 + 2·G]: tokens, sum of margins, mismatches; claims' squared errors, and the square of what they are shares of; expected margins and mismatches
+    """[6 + 2·G]: tokens, ranges, sum of margins, mismatches; claims' squared errors, and the square of what they are shares of; expected margins and mismatches
     by the grid's noise. Margins are not clipped: what is expected is not either, and a clipped sum would stand for too little noise."""
-    gaps = scores.gaps[np.isfinite(scores.gaps)]
-    chances_GN = logit_noise.chances_of_rivals(gaps, _GRID_G[:, None])
+    near = np.isfinite(scores.gaps)
+    gaps, ranges = scores.gaps[near], np.broadcast_to(scores.ranges[:, None], near.shape)[near]
+    chances_GN = logit_noise.chances_of_rivals(gaps, _GRID_G[:, None] * ranges)
     expected, mismatches = (chances_GN * gaps).sum(1), chances_GN.sum(1)
-    margins, errors, others = scores.margins, claimed - scores.logprobs, -np.expm1(np.minimum(scores.logprobs, 0.0))
-    seen = [len(margins), margins.sum(), (margins > 0).sum(), (errors**2).sum(), (others**2).sum()]
-    return np.array([*seen, *expected, *mismatches])
+    margins, errors = scores.margins, claimed - scores.logprobs
+    others = -np.expm1(np.minimum(scores.logprobs, 0.0)) * scores.ranges
+    counts = [len(margins), scores.ranges.sum(), margins.sum(), (margins > 0).sum()]
+    return np.array([*counts, (errors**2).sum(), (others**2).sum(), *expected, *mismatches])
 
 
 def bound(observed: NDArray[np.floating[Any]]) -> NoiseBound:
-    """Of rows [U, 5 + 2·G]."""
-    tokens, margins_U, mismatches_U, errors_U, others_U = observed[:, :5].T
-    expected_UG, counts_UG = np.split(observed[:, 5:], 2, axis=1)
-    mismatches = float(mismatches_U.sum())
+    """Of rows [U, 6 + 2·G]."""
+    tokens_U, ranges_U, margins_U, mismatches_U, errors_U, others_U = observed[:, :6].T
+    expected_UG, counts_UG = np.split(observed[:, 6:], 2, axis=1)
+    tokens, mismatches = tokens_U.sum(), float(mismatches_U.sum())
     errors_UG = others_U[:, None] * _GRID_G**2 / 2
     upper, source = max((_of_mean(margins_U, expected_UG), "spread"), (_of_number(mismatches_U, counts_UG), "number"))
     if mismatches < _FEW and (by_logprobs := _of_mean(errors_U, errors_UG)) < upper:
         upper, source = by_logprobs, "logprobs"
     by = (errors_U, errors_UG) if source == "logprobs" else (margins_U, expected_UG)
     estimate = _first_above(by[1].sum(0), by[0].sum()) if by[0].any() else 0.0
-    return NoiseBound(estimate, upper, len(observed), int(tokens.sum()), mismatches, source)
+    return NoiseBound(estimate, upper, len(observed), int(tokens), mismatches, source, float(ranges_U.sum() / tokens))
 
 
 def _of_mean(seen_U: Floats, expected_UG: Floats) -> float:
@@ -165,6 +172,8 @@ def _at_most(count: int, mean: float) -> float:
 
 
 def limit(bounds: Iterable[NoiseBound]) -> tuple[float, float] | None:
-    """Soft and hard noise for a run spec; None where the hard one is more than margins can be compared with."""
-    worst = max(max((bound.upper for bound in bounds), default=math.inf), FLOOR / SOFT)
-    return (SOFT * worst, HARD * worst) if HARD * worst <= NOISE_MAX else None
+    """Soft and hard noise for a run spec; None where the hard one, at the work's own range of logits, is more than margins can be compared with."""
+    found = list(bounds)
+    worst = max(max((bound.upper for bound in found), default=math.inf), FLOOR / SOFT)
+    most = min(NOISE_MAX, SPREAD_MAX / max((bound.range for bound in found), default=1.0))
+    return (SOFT * worst, HARD * worst) if HARD * worst <= most else None

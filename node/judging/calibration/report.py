@@ -20,7 +20,7 @@ from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCom
 from node.judging.calibration.tail import DISTINCT, FEWEST
 from protocol import eprocess, statistics
 from protocol.calibration import Calibration
-from protocol.constants import NOISE_MAX, SUM_UNIT
+from protocol.constants import SPREAD_MAX, SUM_UNIT
 from protocol.eprocess import Sums
 from protocol.errors import PreflightError
 from protocol.runspec import Limit
@@ -58,7 +58,7 @@ def _lines(
     yield f"Budget for an honest submission, over all quantities together: {SOFT_BUDGET:g} to be found soft, {HARD_BUDGET:g} hard."
     yield ""
     yield from _limit_lines(found, matrix, measured)
-    yield from _noise_lines(content, measured)
+    yield from _noise_lines(content, measured, float(matrix.sampling.temperature))
     yield from _engine_lines(found, measured)
     yield from _cheat_lines(found, measured)
     yield "## Plots"
@@ -106,24 +106,24 @@ def _count_lines(matrix: Matrix, measured: Measurements) -> Iterator[str]:
     yield ""
 
 
-def _noise_lines(content: dict[str, Any], measured: Measurements) -> Iterator[str]:
+def _noise_lines(content: dict[str, Any], measured: Measurements, temperature: float) -> Iterator[str]:
     limit = content["limits"].get("noise")
     yield "## Noise"
     yield ""
     yield "How far the difference of two tokens' logits lies apart between the machine that made a completion and the one that checked it: its"
-    yield "standard deviation in logits, by what margins there were and what margins each position makes one expect. Units are distinct"
-    yield f"completions; upper bounds hold with {100 * noise.CONFIDENCE:g} % confidence each, for work like this on devices like these."
+    yield "standard deviation in shares of the range of a position's logits (highest less lowest), by what margins there were and what margins each position"
+    yield f"makes one expect. Units are distinct completions; upper bounds hold with {100 * noise.CONFIDENCE:g} % confidence each, for work like this on devices like these."
     yield ""
-    yield "| made by | checked by | completions | tokens | mismatched | noise | at most |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| made by | checked by | completions | tokens | mismatched | range | noise | at most |"
+    yield "|---|---|---|---|---|---|---|---|"
     for pair in content["noise"]["pairs"]:
         cells = [str(pair[name]) for name in ("made_by", "checked_by", "completions", "tokens")]
-        measures = [float(pair[name]) for name in ("mismatches", "estimate", "upper")]
+        measures = [float(pair[name]) for name in ("mismatches", "range", "estimate", "upper")]
         yield f"| {' | '.join([*cells, *(f'{value:.3g}' for value in measures)])} |"
     yield ""
     if limit is None:
         yield "No sums are kept in a run with this calibration: tokens are cut off before the draw, or the noise is more than margins can be"
-        yield f"compared with ({NOISE_MAX / noise.HARD:.2g} logits)."
+        yield f"compared with ({SPREAD_MAX / noise.HARD:.2g} logits)."
         yield ""
         return
     yield f"Sums are compared with {float(limit['soft']):.3g} (soft: {noise.SOFT:g} times the largest bound) and {float(limit['hard']):.3g} (hard:"
@@ -133,7 +133,7 @@ def _noise_lines(content: dict[str, Any], measured: Measurements) -> Iterator[st
     yield "| cheat | tokens measured | soft | hard | higher logit at a mismatch |"
     yield "|---|---|---|---|---|"
     for cheat, checked in measured.cheats.items():
-        yield _sums_row(cheat, checked, Limit.model_validate(limit))
+        yield _sums_row(cheat, checked, Limit.model_validate(limit), temperature)
     yield ""
     yield from _side_lines(measured)
 
@@ -166,8 +166,8 @@ def _with_it(of: Sums) -> float:
     return eprocess.share(of, 0.5)
 
 
-def _sums_row(cheat: str, checked: Sequence[CheckedCompletion], limit: Limit) -> str:
-    found = statistics.total(sums.of_completion(c.scores, limit) for c in checked if c.scores is not None)
+def _sums_row(cheat: str, checked: Sequence[CheckedCompletion], limit: Limit, temperature: float) -> str:
+    found = statistics.total(sums.of_completion(c.scores, limit, temperature) for c in checked if c.scores is not None)
     tokens = sum(c.tokens for c in checked)
     until = [
         _tokens_until(found.get(name, Sums()), tokens, math.log(odds))
