@@ -54,6 +54,10 @@ SPREAD_OF_TEMPERATURE: Final = 1 / 3
 side of the draw than on the other, all the more the lower the temperature (at 0 all lie on one), and honest work takes sides. Changing it breaks: sums
 of receipts."""
 
+HARD_SPREAD_OF_TEMPERATURE: Final = 0.75
+"""The same of the hard noise: a soft one that is far below it, as a calibration notice may make it, counts no position whose sides would convict a device within the
+hard noise. Changing it breaks: sums of receipts."""
+
 SCORE_MAX: Final = 8.0
 """Times the noise: the margins of a block count for no more in a sum. Changing it breaks: sums of receipts."""
 

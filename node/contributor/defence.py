@@ -120,7 +120,7 @@ class Defence:
         ):
             return None
         parties = (case.challenger, case.co_signer)
-        version = 0 if notice is None else notice.since
+        version = None if self._c.spec.verification.recalibration is None else 0 if notice is None else notice.since
         found = standing.up_to(self._submissions, submission, budget, without=parties, version=version)
         hardware = self._c.chain.seat(self._c.run, submission.ref.node).hardware
         outcome, share = (Outcome.HARD, found.hard_share) if case.hard else (Outcome.SOFT, found.soft_share)

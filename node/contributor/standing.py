@@ -75,10 +75,13 @@ def up_to(
     submission: LoggedSubmission,
     budget: HistoryBudget,
     without: Collection[str] = (),
-    version: int = 0,
+    version: int | None = None,
 ) -> SeatStanding:
-    """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness."""
-    begun = _since(log, history.begins(submission.made_at, budget), version)
+    """The same up to and with a submission, by what validators `without` these have measured: who accuses is no witness. `version` None: the run has one
+    calibration for good."""
+    begun = _since(log, history.begins(submission.made_at, budget), version or 0)
+    if version is not None:  # of later versions another calibration may be
+        begun = [one for one in begun if one.ref.step <= submission.ref.step]
     found = _counted([one for one in begun if _place(one) <= _place(submission)])
     return _standing([one for one in found if one.validator not in without], budget)
 

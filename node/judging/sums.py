@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from protocol import logit_noise
-from protocol.constants import SPREAD_OF_TEMPERATURE
+from protocol.constants import HARD_SPREAD_OF_TEMPERATURE, SPREAD_OF_TEMPERATURE
 from protocol.eprocess import Sums
 from protocol.runspec import Limit
 from protocol.sampling import TokenScores
@@ -14,7 +14,10 @@ from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE
 
 def of_completion(scores: TokenScores, noise: Limit, temperature: float) -> dict[str, Sums]:
     """What a completion adds, by statistic."""
-    takes_no_side = logit_noise.spread(scores, float(noise.soft)) <= SPREAD_OF_TEMPERATURE * temperature
+    takes_no_side = np.logical_and(
+        logit_noise.spread(scores, float(noise.soft)) <= SPREAD_OF_TEMPERATURE * temperature,
+        logit_noise.spread(scores, float(noise.hard)) <= HARD_SPREAD_OF_TEMPERATURE * temperature,
+    )
     mismatched = takes_no_side & (scores.margins > 0) & (scores.leads != 0)
     higher = int(np.count_nonzero(scores.leads[mismatched] > 0))
     return {

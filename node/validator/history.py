@@ -65,8 +65,17 @@ class Histories:
             self._began = since, self._book.block_before(since)
         earlier = self._book.submissions_of(self._book.seat(submission.node), submission.place, self._began[1])
         first = bisect_left(earlier, since, key=self._book.time)  # few times are asked for, where the book knows none
-        counted = [self._of(one) for one in earlier[first:] if notice is None or one.step >= notice.since]
+        counted = [self._of(one) for one in earlier[first:] if self._is_of_its_calibration(one, submission, notice)]
         return History(budget, self._began_with(notice, since), [one for one in counted if one is not None])
+
+    def _is_of_its_calibration(
+        self, earlier: Submission, submission: Submission, notice: CalibrationNotice | None
+    ) -> bool:
+        """Whether work is judged by the calibration that `submission` is judged by: all versions from that of its notice to its own are, and of later ones
+        nobody need know here."""
+        if self._verification.recalibration is None:
+            return True
+        return (0 if notice is None else notice.since) <= earlier.step <= submission.step
 
     def _began_with(self, notice: CalibrationNotice | None, since: int) -> int:
         """Block time from which on work counts: the later one of the period's beginning and the calibration's."""

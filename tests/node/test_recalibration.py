@@ -187,6 +187,9 @@ def test_a_new_calibration_begins_a_seat_s_sums_anew(stage: Stage, panel: Panel)
     assert [one.submission for one in history.counted] == [anew[0].hex()]
     assert history.since == book.time(book.publication(2))  # type: ignore[arg-type]
     assert history.budget == in_force(stage.tiny.spec.verification, said).history
+    late = histories.before(replace(last, step=1))  # of the old calibration, and after work of the new one
+    assert {one.submission for one in late.counted}.isdisjoint(one.hex() for one in anew)
+    assert len(late.counted) == many + 1
     receipts = panel.all_receipts()
     assert by_seat(receipts, book)[node.address].submissions == many + 3
     assert by_seat(receipts, book, version=2)[node.address].submissions == 2
@@ -204,3 +207,10 @@ def test_a_node_sees_its_standing_since_the_calibration(tmp_path: Any) -> None:
     newest = log.get(ref.submission_id(1))
     assert newest is not None
     assert standing.up_to(log, newest, budget, version=2).submissions == 2
+    ref = SubmissionRef(VALIDATOR.address, 1, 1, bytes(32))  # late work of a version before the calibration of 2
+    log.add(ref, ref.submission_id(1), 77, 6)
+    log.advance(ref.submission_id(1), submission_log.ACCEPTED, receipt=standing_receipt(ref, GROSS))
+    late = log.get(ref.submission_id(1))
+    assert late is not None
+    assert standing.up_to(log, late, budget, version=0).submissions == 3
+    assert standing.up_to(log, late, budget).submissions == 5

@@ -82,6 +82,8 @@ def test_no_side_is_counted_where_honest_rounding_takes_sides() -> None:
     assert sums.of_completion(scores, noise, 1.0)[statistics.TEMPERATURE] == Sums.of_trials(1, 1)
     assert sums.of_completion(scores, noise, 2.0)[statistics.TEMPERATURE] == Sums.of_trials(2, 2)
     assert sums.of_completion(scores, noise, 0.0)[statistics.TEMPERATURE] == Sums()
+    hardly_soft = Limit(soft="0.0001", hard="0.02")  # what a notice may make of it opens no position to a hard verdict
+    assert sums.of_completion(scores, hardly_soft, 1.0)[statistics.TEMPERATURE] == Sums.of_trials(1, 1)
 
 
 def test_a_token_sides_with_the_reference_or_with_the_alternative_where_they_differ() -> None:
