@@ -51,8 +51,10 @@ class Calibration:
 
     @property
     def noise(self) -> dict[str, str] | None:
-        """Soft and hard; None of an older calibration, and where the noise is beyond what sums can be compared with."""
-        return self.content["limits"].get("noise")
+        """Soft and hard, in shares of the range of logits; None where the noise is beyond what sums can be compared with, and of a calibration from before
+        there was noise or from when it was in logits: that one does not say over what they ranged."""
+        pairs = self.content.get("noise", {}).get("pairs", [])
+        return self.content["limits"].get("noise") if pairs and all("range" in pair for pair in pairs) else None
 
     @property
     def hardware(self) -> list[int]:

@@ -43,18 +43,18 @@ SPREAD_MAX: Final = RIVALS_WITHIN / 3
 """Logits: the widest rounding of a position that margins can be compared with, for rivals beyond three times as much are not looked at. Changing it breaks:
 sums of receipts."""
 
-NOISE_MAX: Final = 0.1
+NOISE_MAX: Final = 0.05
 """Share of the range of a position's logits: the largest noise that a spec may name. Changing it breaks: specs that name a larger one."""
 
 BUILD_CHARS_MAX: Final = 256
 """Characters of an engine's build. Changing it breaks: files and specs that name a longer one."""
 
-SPREAD_OF_TEMPERATURE: Final = 1 / 3
+SPREAD_OF_TEMPERATURE: Final = 1 / 8
 """At most this share of the temperature is the soft noise, in logits, of positions whose mismatches are counted by side. Above it near ties are denser on one
 side of the draw than on the other, all the more the lower the temperature (at 0 all lie on one), and honest work takes sides. Changing it breaks: sums
 of receipts."""
 
-HARD_SPREAD_OF_TEMPERATURE: Final = 0.75
+HARD_SPREAD_OF_TEMPERATURE: Final = 0.3
 """The same of the hard noise: a soft one that is far below it, as a calibration notice may make it, counts no position whose sides would convict a device within the
 hard noise. Changing it breaks: sums of receipts."""
 

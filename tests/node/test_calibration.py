@@ -192,7 +192,7 @@ def test_the_report_says_after_how_many_tokens_sums_find_each_cheat(
     noise = NoiseMeasurements()
     for unit in range(50):
         scores = completion(RNG, 0.001, 200)
-        noise.add(("torch sdpa", "torch eager"), unit, scores, scores.logprobs)
+        noise.add(("torch sdpa", "torch eager", "a policy"), unit, scores, scores.logprobs)
     found = replace(measured, noise=noise)
     content = calibration(matrix, found, [0])
     (tmp_path / "mine.json").write_text(json.dumps(content))
@@ -200,9 +200,10 @@ def test_the_report_says_after_how_many_tokens_sums_find_each_cheat(
     assert limit == content["limits"]["noise"]
     assert 1.5e-3 < float(limit["soft"]) < float(limit["hard"]) / 2
     (pair,) = content["noise"]["pairs"]
-    assert (pair["made_by"], pair["checked_by"], pair["completions"], pair["tokens"]) == (
+    assert (pair["made_by"], pair["checked_by"], pair["model"], pair["completions"], pair["tokens"]) == (
         "torch sdpa",
         "torch eager",
+        "a policy",
         50,
         10_000,
     )

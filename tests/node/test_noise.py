@@ -89,6 +89,27 @@ def test_the_worst_pair_counts_and_too_much_noise_gives_no_limit(rng: np.random.
     assert noise.limit([]) is None
 
 
+def test_the_noise_of_one_model_is_not_hidden_among_others(rng: np.random.Generator) -> None:
+    """A seat works on one policy at a time."""
+    found = NoiseMeasurements()
+    for unit in range(60):
+        add(found, ("a", "b", "calm"), unit, completion(rng, 0.001, 100))
+        add(found, ("a", "b", "noisy"), 60 + unit, completion(rng, 0.005, 100))
+    bounds = found.bounds()
+    assert bounds[("a", "b", "calm")].upper < 0.003 < 0.005 < bounds[("a", "b", "noisy")].upper
+    assert noise.limit(bounds.values()) == pytest.approx(
+        tuple(times * bounds[("a", "b", "noisy")].upper for times in (noise.SOFT, noise.HARD))
+    )
+
+
+def test_where_all_logits_are_equal_nothing_is_measured(rng: np.random.Generator) -> None:
+    scores = replace(completion(rng, 0.0, 100), ranges=np.zeros(100))
+    found = NoiseMeasurements()
+    add(found, PAIR, 0, scores)
+    assert noise.limit(found.bounds().values()) is None
+    assert logit_noise.excess_margins(scores, 0.01) == Sums()
+
+
 # ---- claimed logprobs ------------------------------------------------------------------------------------------------------
 
 VOCABULARY = 40

@@ -73,16 +73,16 @@ def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run:
 
 
 def test_no_side_is_counted_where_honest_rounding_takes_sides() -> None:
-    """At the second position the soft noise is wider than a third of the temperature; at temperature 0 every mismatch has the lower logit."""
+    """At the second position the soft noise is wider than an eighth of the temperature; at temperature 0 every mismatch has the lower logit."""
     one, none = np.ones(2), np.zeros(2)
     scores = TokenScores(
-        0.01 * one, none, none.astype(np.int64), one, np.full((2, RIVALS), np.inf), np.array([30.0, 40.0])
+        0.01 * one, none, none.astype(np.int64), one, np.full((2, RIVALS), np.inf), np.array([12.0, 15.0])
     )
     noise = Limit(soft="0.01", hard="0.02")
     assert sums.of_completion(scores, noise, 1.0)[statistics.TEMPERATURE] == Sums.of_trials(1, 1)
     assert sums.of_completion(scores, noise, 2.0)[statistics.TEMPERATURE] == Sums.of_trials(2, 2)
     assert sums.of_completion(scores, noise, 0.0)[statistics.TEMPERATURE] == Sums()
-    hardly_soft = Limit(soft="0.0001", hard="0.02")  # what a notice may make of it opens no position to a hard verdict
+    hardly_soft = Limit(soft="0.0001", hard="0.022")  # what a notice may make of it opens no position to a hard verdict
     assert sums.of_completion(scores, hardly_soft, 1.0)[statistics.TEMPERATURE] == Sums.of_trials(1, 1)
 
 

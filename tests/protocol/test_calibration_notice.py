@@ -108,7 +108,7 @@ MARGIN = "sampling.token_margin"  # 0.125 and 0.5 in the spec
         ({}, {"sampling.mean_logprob_error": None}, "mean_logprob_error has a limit in the spec, and none there"),
         ({}, {"sampling.mismatch_above": "0.001"}, "mismatch_above is 0.01 for as long as the run"),
         ({}, {"sampling.margin_clip": "5"}, "margin_clip"),
-        ({"most": "1000"}, {"noise": {"soft": "0.01", "hard": "0.3"}}, "at most 0.1 of the range"),
+        ({"most": "1000"}, {"noise": {"soft": "0.01", "hard": "0.3"}}, "at most 0.05 of the range"),
     ],
 )  # fmt: skip
 def test_limits_move_only_within_the_bounds_of_the_spec(

@@ -77,10 +77,10 @@ def test_noise_is_no_measure_of_draws_that_are_cut(tiny_run: TinyRun) -> None:
 
 def test_sums_that_decide_take_noise(tiny_run: TinyRun) -> None:
     table = tiny_run.spec.model_dump(mode="json")
-    table["verification"] |= {"noise": {"soft": "0.0005", "hard": "0.1"}, "history": {}}
+    table["verification"] |= {"noise": {"soft": "0.0005", "hard": "0.05"}, "history": {}}
     assert RunSpec.model_validate(table).verification.history == runspec.HistoryBudget()
-    table["verification"]["noise"]["hard"] = "0.11"
-    with pytest.raises(ValueError, match=r"at most 0\.1 of the range of logits"):
+    table["verification"]["noise"]["hard"] = "0.051"
+    with pytest.raises(ValueError, match=r"at most 0\.05 of the range of logits"):
         RunSpec.model_validate(table)
     del table["verification"]["noise"]
     with pytest.raises(ValueError, match="takes a calibration with noise"):
@@ -90,6 +90,11 @@ def test_sums_that_decide_take_noise(tiny_run: TinyRun) -> None:
 def test_a_calibrations_noise_becomes_the_specs_where_nothing_is_cut(tmp_path: Path, tiny_run: TinyRun) -> None:
     content = json.loads(files("protocol").joinpath("calibrations/tiny-qwen3-float32-cpu.json").read_text())
     content["limits"]["noise"] = {"soft": "0.003", "hard": "0.006"}
+    in_logits = json.loads(json.dumps(content))
+    for pair in in_logits["noise"]["pairs"]:
+        del pair["range"]
+    assert calibration.Calibration(content).noise == content["limits"]["noise"]
+    assert calibration.Calibration(in_logits).noise is None, "logits are not read as shares of their range"
     (tmp_path / "mine.json").write_text(json.dumps(content))
     found = []
     for cut in ({}, {"top_p": "0.9"}):
@@ -168,12 +173,12 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
         (
             ("verification", "noise"),
             {"soft": "0", "hard": "0.1"},
-            "spec.verification.noise: .*above 0, and at most 0.1",
+            "spec.verification.noise: .*above 0, and at most 0.05",
         ),
         (
             ("verification", "noise"),
             {"soft": "0.1", "hard": "0.34"},
-            "spec.verification.noise: .*above 0, and at most 0.1",
+            "spec.verification.noise: .*above 0, and at most 0.05",
         ),
         (("verification", "noise"), {"soft": "0.1", "hard": "0.01"}, "hard must not be below soft"),
     ],

@@ -123,6 +123,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
                 {
                     "made_by": made_by,
                     "checked_by": checked_by,
+                    "model": model,
                     "completions": of.units,
                     "tokens": of.tokens,
                     "mismatches": _text(of.mismatches),
@@ -131,7 +132,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
                     "source": of.source,
                     "range": _text(of.range),
                 }
-                for (made_by, checked_by), of in bounds.items()
+                for (made_by, checked_by, model), of in bounds.items()
             ],
         },
         "floors": {rule: {name: _text(FLOORS[name]) for name in names} for rule, names in _RULES.items()},

@@ -155,10 +155,12 @@ class Measurements:
     sides: dict[str, Sides] = field(default_factory=dict)
     """By the cheats that are named alternatives: other weights that a validator can compute with as well."""
 
-    def take(self, checked: CheckedCompletion, made_by: Variant, checked_by: Variant, number: int) -> None:
-        """One check of an honest completion, which has this number among the distinct ones."""
+    def take(
+        self, checked: CheckedCompletion, made_by: Variant, checked_by: Variant, number: int, model: str = ""
+    ) -> None:
+        """One check of an honest completion of this model, which has this number among the distinct ones."""
         if checked.scores is not None and checked.claimed is not None:
-            self.noise.add((made_by.kind, checked_by.kind), number, checked.scores, checked.claimed)
+            self.noise.add((made_by.kind, checked_by.kind, model), number, checked.scores, checked.claimed)
         engines = made_by.engine, checked_by.engine
         self.honest.append(replace(checked, engines=engines, number=number, scores=None, claimed=None))
 
@@ -208,7 +210,7 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
             for checker in matrix.variants:
                 checks = _checked(matrix, engines, checker, completions)
                 for number, checked in enumerate(checks, done):
-                    found.take(checked, variant, checker, number)
+                    found.take(checked, variant, checker, number, model.resolve().name)
                 if variant == matrix.variants[-1] and checker.kind == matrix.plain.kind:
                     honest = list(zip(completions, checks, strict=True))
             done += len(completions)

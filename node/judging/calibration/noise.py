@@ -1,8 +1,8 @@
 """How far two honest devices' logits differ: the noise that a run's sums are judged with (protocol/logit_noise.py), and how sure it is.
 
 The unit is a distinct completion. What several variants of one kind say of one and the same completion is averaged, for it is one
-observation. Kinds are an engine and its attention; each pair of kinds, one that made and one that checked, is measured apart, and the worst
-counts. The larger of two upper bounds is taken:
+observation. Kinds are an engine and its attention; each pair of kinds, one that made and one that checked, is measured apart, and on each model apart, for a
+seat works on one policy at a time; the worst counts. The larger of two upper bounds is taken:
 
 - of the spread: the noise of which so large margins, by their mean over completions, are expected; a normal bound, with the deviation
   between completions. It holds where there are many margins.
@@ -57,8 +57,8 @@ _FEW = 10
 """Mismatched tokens of a pair below which their number says less than the claimed logprobs do."""
 
 _GRID_G: Floats = np.geomspace(1e-8, NOISE_MAX, 96)
-Pair = tuple[str, str]
-"""The kinds of what made a completion, and of what checked it."""
+Pair = tuple[str, ...]
+"""The kinds of what made a completion and of what checked it, and the model where several are measured."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class NoiseMeasurements:
 def _observed(scores: TokenScores, claimed: Floats) -> Floats:
     """[6 + 2·G]: tokens, ranges, sum of margins, mismatches; claims' squared errors, and the square of what they are shares of; expected margins and mismatches
     by the grid's noise. Margins are not clipped: what is expected is not either, and a clipped sum would stand for too little noise."""
-    near = np.isfinite(scores.gaps)
+    near = np.isfinite(scores.gaps) & (scores.ranges > 0)[:, None]  # where all logits are equal nothing is rounded
     gaps, ranges = scores.gaps[near], np.broadcast_to(scores.ranges[:, None], near.shape)[near]
     chances_GN = logit_noise.chances_of_rivals(gaps, _GRID_G[:, None] * ranges)
     expected, mismatches = (chances_GN * gaps).sum(1), chances_GN.sum(1)
@@ -175,5 +175,6 @@ def limit(bounds: Iterable[NoiseBound]) -> tuple[float, float] | None:
     """Soft and hard noise for a run spec; None where the hard one, at the work's own range of logits, is more than margins can be compared with."""
     found = list(bounds)
     worst = max(max((bound.upper for bound in found), default=math.inf), FLOOR / SOFT)
-    most = min(NOISE_MAX, SPREAD_MAX / max((bound.range for bound in found), default=1.0))
+    widest = max((bound.range for bound in found), default=0.0)
+    most = min(NOISE_MAX, SPREAD_MAX / widest if widest else NOISE_MAX)
     return (SOFT * worst, HARD * worst) if HARD * worst <= most else None

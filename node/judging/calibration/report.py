@@ -114,10 +114,10 @@ def _noise_lines(content: dict[str, Any], measured: Measurements, temperature: f
     yield "standard deviation in shares of the range of a position's logits (highest less lowest), by what margins there were and what margins each position"
     yield f"makes one expect. Units are distinct completions; upper bounds hold with {100 * noise.CONFIDENCE:g} % confidence each, for work like this on devices like these."
     yield ""
-    yield "| made by | checked by | completions | tokens | mismatched | range | noise | at most |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| made by | checked by | model | completions | tokens | mismatched | range | noise | at most |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for pair in content["noise"]["pairs"]:
-        cells = [str(pair[name]) for name in ("made_by", "checked_by", "completions", "tokens")]
+        cells = [str(pair[name]) for name in ("made_by", "checked_by", "model", "completions", "tokens")]
         measures = [float(pair[name]) for name in ("mismatches", "range", "estimate", "upper")]
         yield f"| {' | '.join([*cells, *(f'{value:.3g}' for value in measures)])} |"
     yield ""
