@@ -23,7 +23,7 @@ from protocol.errors import IntegrityError, LockHeld, Malformed, MurmurationErro
 from protocol.model_files import require_model_files, require_nothing_else
 from protocol.notice_book import FILE, NoticeBook
 from protocol.shardcast.client import Client
-from protocol.shardcast.manifest import digest_of, stored
+from protocol.shardcast.manifest import Manifest, digest_of, stored
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
@@ -213,14 +213,19 @@ def notice_of_head(connection: Connection, seconds: float = _MANIFEST_SECONDS) -
     head = connection.chain.head(connection.run)
     if head is None or connection.spec.verification.recalibration is None:
         return None
-    with TemporaryDirectory() as folder, VersionStore(Path(folder), 1) as store:
-        client = Client(store, connection.chain.domain, connection.run, connection.policy.trainer)
-        until = time.monotonic() + seconds
-        fetch = client.attempt(head.step, head.manifest, connection.sources(), until)
-        _, manifest = fetch.fetch_manifest(fetch.expected)
+    manifest = manifest_of(connection, head.step, head.manifest, seconds)
     if manifest.notice is not None:
         require_allowed(connection.spec, manifest.notice)
     return manifest.notice
+
+
+def manifest_of(connection: Connection, step: int, digest: bytes, seconds: float = _MANIFEST_SECONDS) -> Manifest:
+    """The manifest that the chain has this digest of, without what it describes, from whoever keeps it. Raises Unavailable where nobody does within so many seconds."""
+    with TemporaryDirectory() as folder, VersionStore(Path(folder), 1) as store:
+        client = Client(store, connection.chain.domain, connection.run, connection.policy.trainer)
+        until = time.monotonic() + seconds
+        fetch = client.attempt(step, digest, connection.sources(), until)
+        return fetch.fetch_manifest(fetch.expected)[1]
 
 
 @contextmanager

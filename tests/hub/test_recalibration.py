@@ -17,9 +17,10 @@ from protocol import calibration
 from protocol.calibration import Calibration
 from protocol.calibration_notice import CalibrationNotice
 from protocol.chain.sync import Book
-from protocol.errors import ConfigError, UsageError
+from protocol.errors import ConfigError, Unavailable, UsageError
+from protocol.notice_book import NoticeBook
 from protocol.runspec import RunSpec, from_table
-from protocol.shardcast.manifest import stored
+from protocol.shardcast.manifest import digest_of, stored
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.store import MANIFEST_NAME, VersionStore, version_folder
 from tests.hub.test_publisher import KEPT, Bench, turn_until_idle
@@ -162,3 +163,70 @@ def test_the_running_hub_takes_up_what_the_owner_asks_for(anvil: Anvil, tmp_path
         folders = [version_folder(hub.layout.hub / "weights", step) for step in range(3)]
         said = [stored((folder / MANIFEST_NAME).read_bytes()).notice for folder in folders]
     assert said == [None, notice, notice]
+
+
+def lose(home: Home) -> None:
+    """All that the hub's folder had."""
+    for folder in (home.folder / "weights", home.outbox.folder):
+        shutil.rmtree(folder)
+        folder.mkdir()
+    (home.folder / "calibrations.json").unlink(missing_ok=True)
+    (home.folder / "recalibration.json").unlink(missing_ok=True)
+
+
+def test_a_hub_that_lost_its_disk_learns_from_others_what_is_in_force(home: Home, tmp_path: Path) -> None:
+    """Whoever has read the versions before takes what comes after; so does whoever has read none."""
+    seen = NoticeBook(tmp_path / "validator/calibrations.json")
+    home.publish(0)
+    asked = home.ask(measured(), 1)
+    home.publish(1, 2)
+    kept = {digest_of(data): data for data in (home.store.manifest(step) for step in (1, 2))}
+    for step in (1, 2):
+        seen.take(step, asked)
+    lose(home)
+    home.put(3)
+    with home.life() as publisher, pytest.raises(Unavailable, match="in force with version 2 is not known") as caught:
+        publisher.turn()
+    assert caught.value.hint is not None and "calibrations.json" in caught.value.hint
+    assert len(home.on_chain) == 3, "nothing that contradicts version 2 is published"
+    with home.life() as publisher:
+        publisher._fetch = lambda step, digest: stored(kept[digest])
+        turn_until_idle(publisher)
+        assert stored(home.store.manifest(3)).notice == asked
+    seen.take(3, asked)
+    replaced = home.ask(Calibration(json.loads(SHIPPED.read_text())), 4)
+    assert (replaced.number, home.publish(4)) == (2, [replaced])
+
+
+def test_a_hub_learns_it_at_its_start_before_there_is_anything_to_publish(home: Home) -> None:
+    home.publish(0)
+    asked = home.ask(measured(), 1)
+    home.publish(1)
+    kept = home.store.manifest(1)
+    lose(home)
+    with home.life() as publisher:
+        publisher._fetch = lambda step, digest: stored(kept)
+        assert not publisher.turn()
+    assert Recalibrations(home.spec, home.folder).book.newest == asked
+
+
+def test_notes_of_a_party_that_read_the_newest_version_do_as_well(home: Home, tmp_path: Path) -> None:
+    home.publish(0)
+    asked = home.ask(measured(), 1)
+    home.publish(1)
+    lose(home)
+    NoticeBook(home.folder / "calibrations.json").take(1, asked)
+    assert home.publish(2) == [asked]
+
+
+def test_notes_from_before_the_newest_version_are_not_enough(home: Home) -> None:
+    """A backup of the disk, say."""
+    home.publish(0)
+    before = (home.folder / "calibrations.json").read_text()
+    home.ask(measured(), 1)
+    home.publish(1)
+    lose(home)
+    (home.folder / "calibrations.json").write_text(before)
+    with home.life() as publisher, pytest.raises(Unavailable, match="version 1"):
+        home.put(2)
+        publisher.turn()

@@ -2,21 +2,28 @@
 
 What the trainer has written of the next version is hashed, signed and served while it writes the rest. A version is served before the chain knows it, so that whoever sees the event can fetch at once. A step that the chain knows
 already must have the very same manifest; anything else is an IntegrityError, never a second version of a step.
+
+Where the run takes new calibrations, a new version must go on from what the newest one says of them, which others have read. Whoever has lost its own notes learns that from
+the newest version's manifest, which the chain has the digest of; until it is found nothing new is published.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from protocol import metrics
+from protocol.calibration_notice import CalibrationNotice
 from protocol.chain import Sender
 from protocol.chain.sync import Book
-from protocol.errors import IntegrityError, MurmurationError, TransactionReverted, Unavailable
+from protocol.errors import IntegrityError, MurmurationError, ProtocolViolation, TransactionReverted, Unavailable
 from protocol.gossip.messages import HEAD, MANIFEST
 from protocol.model_files import require_nothing_else
-from protocol.shardcast.manifest import Manifest
+from protocol.notice_book import FILE
+from protocol.shardcast.manifest import Manifest, digest_of, stored
 from protocol.shardcast.origin import Origin
+from protocol.shardcast.store import MANIFEST_NAME, version_folder
 from trainer.hub.outbox import Outbox
 from trainer.hub.recalibration import Recalibrations
 
@@ -30,8 +37,9 @@ class Publisher:
         self, sender: Sender, book: Book, origin: Origin, outbox: Outbox, kept: int,
         tell: Callable[[str, int, bytes], object] = lambda kind, step, digest: None,
         recalibrations: Recalibrations | None = None,
+        fetch: Callable[[int, bytes], Manifest] | None = None,
     ) -> None:  # fmt: skip
-        """`recalibrations`: what manifests say of the calibration, where the run spec lets it be replaced. `tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
+        """`recalibrations`: what manifests say of the calibration, where the run spec lets it be replaced; `fetch` asks others for the manifest of a step by its digest, for a hub that has lost its own. `tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
         self._sender = sender
         self._book = book
         self._run = book.run
@@ -40,11 +48,14 @@ class Publisher:
         self._kept = kept
         self._tell = tell
         self._recalibrations = recalibrations
+        self._fetch = fetch
+        self._has_looked = False
         self.published: int | None = None
         """Newest step that this process has served and the chain knows."""
 
     def turn(self) -> bool:
         """Publishes the next waiting version, or shows more of the one that is being written; False when there is neither."""
+        self._look_at_head()
         for step in self._outbox.waiting():
             if self.published is not None and step <= self.published:
                 continue
@@ -55,21 +66,79 @@ class Publisher:
                 continue  # too old to be served again; a crash kept it from being removed
             folder = self._outbox.folder / str(step)
             require_nothing_else(folder)  # no node would take it
-            notice = None if self._recalibrations is None else self._recalibrations.of(step)
-            manifest = self._origin.publish(folder, step, link=True, remember=True, notice=notice)
+            if step == count:
+                self._learn(step - 1)
+            manifest = self._origin.publish(folder, step, link=True, remember=True, notice=self._notice(step))
+            if step < count and self._digest(step) != manifest.digest:
+                raise IntegrityError(f"step {step} is on chain with other weights than these")
             if self._recalibrations is not None:
                 self._recalibrations.published(step, manifest.notice)
             self._tell(MANIFEST, step, manifest.digest)
             if step == count:
                 self._send(step, manifest)
-            elif (known := self._book.publication(step)) is None or known.data.manifest != manifest.digest:
-                raise IntegrityError(f"step {step} is on chain with other weights than these")
             self._tell(HEAD, step, manifest.digest)
             self.published = step
             _PUBLISHED.set(step)
             self._outbox.remove_before(step + 1 - self._kept)
             return True
         return self._follow()
+
+    # ---- what the manifests say of the calibration -------------------------------------------------------------------------
+
+    def _look_at_head(self) -> None:
+        """Once: learns what is in force, where this hub's notes do not have it. Versions that are here may teach it as well."""
+        if not self._has_looked:
+            self._has_looked = True
+            try:
+                self._learn(self._count() - 1)
+            except Unavailable as error:
+                log.warning("%s", error)
+
+    def _learn(self, step: int) -> None:
+        """Raises Unavailable where neither notes nor anybody's manifest of version `step` tell which calibration is in force with it."""
+        if self._recalibrations is None or step <= self._recalibrations.book.last:
+            return
+        try:
+            manifest = self._manifest(step)
+        except Unavailable as error:
+            raise Unavailable(
+                f"which calibration is in force with version {step} is not known here, and its manifest is not found ({error}): nothing new is published",
+                hint=f"start a relay, node or validator that has version {step}, or put its {FILE} into {self._recalibrations.folder}: it is waited for",
+            ) from error
+        log.info("the manifest of version %d says: %s", step, manifest.notice or "judged by the run spec's calibration")
+        self._recalibrations.book.take(step, manifest.notice)
+
+    def _notice(self, step: int) -> CalibrationNotice | None:
+        """For the manifest of version `step`, which the chain may know already."""
+        if self._recalibrations is None:
+            return None
+        newest = self._recalibrations.book.newest
+        if step < self._count() and not (
+            step <= self._recalibrations.book.last and (newest is None or newest.since <= step)
+        ):
+            with suppress(Unavailable):
+                return self._manifest(step).notice
+        return self._recalibrations.of(step)
+
+    def _manifest(self, step: int) -> Manifest:
+        """That of a version on chain: this machine's own, or somebody's. Raises Unavailable."""
+        digest = self._digest(step)
+        if digest is None:
+            raise Unavailable(f"version {step} is not in this machine's copy of the chain yet")
+        for path in (version_folder(self._origin.store.root, step), self._outbox.folder / str(step)):
+            with suppress(OSError, ProtocolViolation):
+                signed = (path / MANIFEST_NAME).read_bytes()
+                if digest_of(signed) == digest:
+                    return stored(signed)
+        if self._fetch is None:
+            raise Unavailable("nobody can be asked")
+        return self._fetch(step, digest)
+
+    def _digest(self, step: int) -> bytes | None:
+        known = self._book.publication(step)
+        return None if known is None else known.data.manifest
+
+    # ---- the chain ---------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> bool:
         coming, count = self._outbox.coming(), self._count()

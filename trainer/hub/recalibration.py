@@ -43,6 +43,7 @@ class Recalibrations:
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         self._spec = spec
+        self.folder = folder
         self._request = folder / _REQUEST
         self.book = NoticeBook(folder / FILE)
         """What published versions say."""

@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.versions import manifest_of
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
@@ -58,6 +59,7 @@ _TIDY_SECONDS = 600.0
 _RELAYS_SECONDS = 15.0
 _NEED_SECONDS = 1.0
 _ARCHIVE_SECONDS = 1.0
+_MANIFEST_SECONDS = 10.0
 
 
 class HubService:
@@ -117,6 +119,7 @@ class HubService:
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run, anchor_every=h.anchor_every),
                 Outbox(self._layout.outgoing, self._layout.model), kept, self._teller(connection),
                 None if self._spec.verification.recalibration is None else Recalibrations(self._spec, self._layout.hub),
+                lambda step, digest: manifest_of(connection, step, digest, _MANIFEST_SECONDS),
             )  # fmt: skip
             connections = connections_within_limits(h.connections)
             if connections < h.connections:
