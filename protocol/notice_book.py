@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from protocol.calibration_notice import CalibrationNotice
 from protocol.errors import Malformed, PreflightError, ProtocolViolation
@@ -60,7 +61,7 @@ class NoticeBook:
         with self._mutex:
             number = 0 if notice is None else notice.number
             for seen in self._seen.values():
-                _require_together(step, notice, seen)
+                self._require_together(step, notice, seen)
             known = self._seen.get(number)
             if known is not None and known.last >= step:
                 return
@@ -71,37 +72,63 @@ class NoticeBook:
             self._seen = found
 
 
-def _require_together(step: int, notice: CalibrationNotice | None, seen: _Seen) -> None:
+    def _require_together(self, step: int, notice: CalibrationNotice | None, seen: _Seen) -> None:
+        """The same for two versions in whichever order they are read. Raises Malformed."""
+        if refused := _contradiction(step, notice, seen):
+            now = seen.notice or "the run spec's own calibration"
+            raise Malformed(
+                refused,
+                hint=f"here versions up to {self.last} were read, as {self._path} notes: wait for a version that goes on from {now}, which the run's owner must publish;"
+                " if the owner says that this machine alone has read something else, stop, remove that file and start again",
+            )
+
+
+def _contradiction(step: int, notice: CalibrationNotice | None, seen: _Seen) -> str:
+    """What speaks against both; empty where nothing does. Of two notices the later one came with a version after all that were seen with the earlier one, and
+    each between them with a version of its own."""
     number = 0 if notice is None else notice.number
     if number == seen.number:
-        if notice != seen.notice:
-            raise Malformed(
-                f"notice {number} of the calibration says something else with version {step} than with {seen.last}"
-            )
-    elif number > seen.number:
+        if notice == seen.notice:
+            return ""
+        return f"notice {number} of the calibration says something else with version {step} than with {seen.last}"
+    if number > seen.number:
         assert notice is not None
         if notice.since <= seen.last:
-            raise Malformed(f"{notice} reaches backwards: version {seen.last} was published under another")
+            return f"{notice} reaches backwards: version {seen.last} was published under another"
         if number - seen.number > notice.since - seen.last:
-            raise Malformed(f"{notice} leaves out numbers: with version {seen.last} there had been {seen.number}")
-    elif seen.notice is not None and seen.notice.since <= step:
+            return f"{notice} leaves out numbers: with version {seen.last} there had been {seen.number}"
+        return ""
+    assert seen.notice is not None
+    if seen.notice.since <= step:
         said = "says nothing of it" if notice is None else f"goes back to notice {number}"
-        raise Malformed(f"{seen.notice} is in force, and the manifest of version {step} {said}")
+        return f"{seen.notice} is in force, and the manifest of version {step} {said}"
+    if seen.number - number > seen.notice.since - step:
+        return f"{seen.notice} leaves out numbers: with version {step} there had been {number}"
+    return ""
 
 
 def _read(path: Path) -> dict[int, _Seen]:
     try:
         with path.open("rb") as file:
             table = json.loads(file.read(_BYTES_MAX))
-        found = [_Seen(None if of is None else CalibrationNotice.parse(of), last) for of, last in table]
+        found = [_entry(of, last) for of, last in table]
+        if len({seen.number for seen in found}) < len(found):
+            raise ValueError("a notice stands there twice")
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise PreflightError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError, ProtocolViolation) as error:
+    except (ValueError, TypeError, RecursionError, ProtocolViolation) as error:
         hint = "remove it: it is made anew of the versions that come"
         raise PreflightError(f"{path} is damaged ({error})", hint=hint) from error
     return {seen.number: seen for seen in found}
+
+
+def _entry(of: Any, last: Any) -> _Seen:
+    seen = _Seen(None if of is None else CalibrationNotice.parse(of), last)
+    if type(last) is not int or not max(0, seen.notice.since if seen.notice else 0) <= last < 1 << 32:
+        raise ValueError("no version has such a number")
+    return seen
 
 
 def _write(path: Path, seen: dict[int, _Seen]) -> None:
@@ -109,8 +136,16 @@ def _write(path: Path, seen: dict[int, _Seen]) -> None:
     partial = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(table))
+        with partial.open("w") as file:
+            file.write(json.dumps(table))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise PreflightError(
             f"cannot write {path}: {error.strerror}", hint="free some space or check the folder's rights"

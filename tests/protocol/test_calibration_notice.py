@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from decimal import Decimal
@@ -222,3 +223,42 @@ def test_a_damaged_book_is_told_and_not_taken_for_an_empty_one(book: NoticeBook)
     book._path.write_text(book._path.read_text()[:-9])
     with pytest.raises(PreflightError, match="damaged"):
         NoticeBook(book._path)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((10, None), (12, notice(number=12, since=12))),
+        ((15, notice(number=1, since=15)), (20, notice(number=9, since=20))),
+        ((10, None), (12, notice(since=5))),
+        ((6, notice(since=5)), (7, None)),
+        ((6, notice(since=5)), (7, notice(since=7))),
+    ],
+)
+def test_what_contradicts_does_in_whichever_order_it_is_read(tmp_path: Path, one: Any, other: Any) -> None:
+    for name, first, second in (("a", one, other), ("b", other, one)):
+        read = NoticeBook(tmp_path / name / "calibrations.json")
+        read.take(*first)
+        with pytest.raises(Malformed) as caught:
+            read.take(*second)
+        assert caught.value.hint is not None and str(read._path) in caught.value.hint, "what to do stands there"
+
+
+def test_what_agrees_does_in_whichever_order_it_is_read(tmp_path: Path) -> None:
+    said = [(10, None), (12, notice(number=2, since=12)), (15, notice(number=3, since=13))]
+    for turn in itertools.permutations(said):
+        read = NoticeBook(tmp_path / str(hash(str(turn))) / "calibrations.json")
+        for each in turn:
+            read.take(*each)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[[null,"x"]]', "", "[[null,5],[null,3]]", "[[null,true]]", "[1]", '{"a":1}', "[[null,-5]]", "[[null,5.5]]", "[" * 100_000],
+)  # fmt: skip
+def test_notes_that_are_none_are_refused_with_what_to_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "calibrations.json"
+    path.write_text(text)
+    with pytest.raises(PreflightError, match="damaged") as caught:
+        NoticeBook(path)
+    assert caught.value.hint is not None and "remove it" in caught.value.hint
