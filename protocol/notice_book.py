@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from protocol import canonical
 from protocol.calibration_notice import CalibrationNotice
 from protocol.errors import Malformed, PreflightError, ProtocolViolation
 
@@ -110,7 +111,7 @@ def _contradiction(step: int, notice: CalibrationNotice | None, seen: _Seen) -> 
 def _read(path: Path) -> dict[int, _Seen]:
     try:
         with path.open("rb") as file:
-            table = json.loads(file.read(_BYTES_MAX))
+            table = canonical.parse(file.read(_BYTES_MAX), "a file of notes")
         found = [_entry(of, last) for of, last in table]
         if len({seen.number for seen in found}) < len(found):
             raise ValueError("a notice stands there twice")
@@ -118,7 +119,7 @@ def _read(path: Path) -> dict[int, _Seen]:
         return {}
     except OSError as error:
         raise PreflightError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError, RecursionError, ProtocolViolation) as error:
+    except (ValueError, TypeError, ProtocolViolation) as error:
         hint = "remove it: it is made anew of the versions that come"
         raise PreflightError(f"{path} is damaged ({error})", hint=hint) from error
     return {seen.number: seen for seen in found}
