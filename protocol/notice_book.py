@@ -72,7 +72,6 @@ class NoticeBook:
             _write(self._path, found)
             self._seen = found
 
-
     def _require_together(self, step: int, notice: CalibrationNotice | None, seen: _Seen) -> None:
         """The same for two versions in whichever order they are read. Raises Malformed."""
         if refused := _contradiction(step, notice, seen):

@@ -35,6 +35,7 @@ _OF_ENVIRONMENTS = frozenset(
     {"conversation", "reward"}
 )  # rules that are soft only where an environment may say something else
 
+_UNDER_A_NOTICE = "; since the run is judged by {}, its limits may be what changed: compare with other nodes, and tell the run's owner"
 _STEP = metrics.gauge("murmur_node_step", "Step of the weights that are loaded.")
 
 
@@ -147,7 +148,8 @@ class Workbench:
             raise IntegrityError(
                 f"this machine's own work fails the rule {finding.rule}: {finding.measured} against {finding.threshold}"
                 f" ({finding.detail}); nothing was submitted",
-                hint="look for faulty memory, overclocking or a modified engine before you start again",
+                hint="look for faulty memory, overclocking or a modified engine before you start again"
+                + (_UNDER_A_NOTICE.format(now) if (now := self.notices.of(made.ref.step)) is not None else ""),
             )
 
     def judge_again(self, submission: LoggedSubmission) -> Finding | None:

@@ -9,8 +9,10 @@ import pytest
 from swarm.anvil import Anvil
 from swarm.world import World
 
+from node.contributor.commands.inspect import _calibration, _notice
 from protocol import calibration
 from protocol.calibration import Calibration
+from protocol.chain.types import Publication
 from protocol.notice_book import FILE, NoticeBook
 from protocol.runspec import RunSpec, from_table
 from protocol.shell.home import Home
@@ -131,3 +133,20 @@ def test_a_contributor_sees_which_calibration_its_work_is_judged_by(contributor:
     assert (
         f"judged by  calibration {notice.calibration[:12]}, since version 2, notice 1" in contributor.run("status").out
     )
+    (place.data / FILE).write_text("")
+    damaged = contributor.run("status")
+    assert (damaged.code, "damaged" in damaged.err) == (0, True)
+
+
+def test_what_is_in_force_is_told_as_far_as_versions_were_read(tmp_path: Path) -> None:
+    place, head = Home(tmp_path, "node"), Publication(9, bytes(32), bytes(32), 1, 1, 0)
+    assert _calibration(spec(), *_notice(place, None), None) == {"digest": SPEC_DIGEST, "since": 0, "notice": 0}
+    assert _calibration(spec(), *_notice(place, head), head) is None, "it has read no version"
+    NoticeBook(place.data / FILE).take(7, None)
+    assert _calibration(spec(), *_notice(place, head), head) == {
+        "digest": SPEC_DIGEST, "since": 0, "notice": 0, "as_of_version": 7,
+    }  # fmt: skip
+    NoticeBook(place.data / FILE).take(9, None)
+    assert _calibration(spec(), *_notice(place, head), head) == {"digest": SPEC_DIGEST, "since": 0, "notice": 0}
+    (place.data / FILE).write_text("")
+    assert _calibration(spec(), *_notice(place, head), head) is None, "its notes are damaged"

@@ -110,6 +110,9 @@ def test_a_worker_checks_its_own_work_by_the_calibration_of_the_version_it_is_ma
         bench.require_passing(made)
     assert bench.load(stage.publish(notice=notice(stage, 1, **TWICE)))
     bench.require_passing(misclaimed(stage, node, 0.05, step=1))
+    with pytest.raises(IntegrityError, match=r"sampling.* against 0\.06") as caught:
+        bench.require_passing(misclaimed(stage, node, 0.1, step=1, sequence=1))
+    assert "from version 1 on (notice 1), its limits may be what changed" in (caught.value.hint or "")
     bench.load(stage.world.chain.publication(stage.world.run, 0))  # as for a case about earlier work
     with pytest.raises(IntegrityError, match=r"sampling.* against 0\.03"):
         bench.require_passing(made)

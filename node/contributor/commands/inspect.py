@@ -16,7 +16,7 @@ from node.contributor.commands.appeal import find
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Role, Seat
-from protocol.errors import VersionMismatch
+from protocol.errors import PreflightError, VersionMismatch
 from protocol.shell.cli import Json, emit
 from protocol.shell.home import Home, read_json
 from protocol.shell.money import duration, tokens
@@ -62,7 +62,8 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
-    spec, notice = _kept_spec(place, chain, run), _notice(place, head)
+    spec = _kept_spec(place, chain, run)
+    notice, read = _notice(place, head)
     sums = _sums(log, spec, notice, chain.block().time)
     log.close()
     gas = chain.balance(address)
@@ -72,7 +73,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
         "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
         "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
-        "calibration": _calibration(spec, notice),
+        "calibration": _calibration(spec, notice, read, head),
         "next": _next_command(address, seat, running, ready, gas, counts),
     }  # fmt: skip
 
@@ -87,18 +88,32 @@ def _kept_spec(place: Home, chain: Chain, run: int) -> RunSpec | None:
         return None
 
 
-def _notice(place: Home, head: Publication | None) -> CalibrationNotice | None:
-    """What holds for the head, as far as the versions say that this node has had."""
+def _notice(place: Home, head: Publication | None) -> tuple[CalibrationNotice | None, int]:
+    """What holds for the head, as far as the versions say that this node has had, and the newest of these; -1 where it has had none, or its notes of them are damaged."""
     from protocol.notice_book import FILE, NoticeBook
 
-    return None if head is None else NoticeBook(place.data / FILE).of(head.step)
+    try:
+        book = NoticeBook(place.data / FILE)
+    except PreflightError as error:
+        typer.echo(f"{error}; {error.hint}", err=True)
+        return None, -1
+    return (None if head is None else book.of(head.step)), book.last
 
 
-def _calibration(spec: RunSpec | None, notice: CalibrationNotice | None) -> dict[str, Any] | None:
-    """Which calibration work is judged by, and from which version on; None where the run's spec is not here yet."""
+def _calibration(
+    spec: RunSpec | None, notice: CalibrationNotice | None, read: int, head: Publication | None
+) -> dict[str, Any] | None:
+    """Which calibration work is judged by, and from which version on, as far as version `read` says, the newest that was here; None where that, or the run's spec, is not known here yet."""
+    if spec is None and notice is None:
+        return None
+    up_to = None if head is None or (spec is not None and spec.verification.recalibration is None) else read
+    if up_to == -1:
+        return None
+    behind = {} if up_to is None or head is None or up_to >= head.step else {"as_of_version": up_to}
     if notice is not None:
-        return {"digest": notice.calibration, "since": notice.since, "notice": notice.number}
-    return None if spec is None else {"digest": spec.verification.calibration, "since": 0, "notice": 0}
+        return {"digest": notice.calibration, "since": notice.since, "notice": notice.number} | behind
+    assert spec is not None
+    return {"digest": spec.verification.calibration, "since": 0, "notice": 0} | behind
 
 
 def _sums(
@@ -170,7 +185,10 @@ def _print_status(d: dict[str, Any]) -> None:
     if d["calibration"]:
         of = d["calibration"]
         since = f"since version {of['since']}, notice {of['notice']}" if of["notice"] else "the run spec's"
-        typer.echo(f"  judged by  calibration {of['digest'][:12]}, {since}")
+        far = f"; as far as version {of['as_of_version']}, the newest read here" if "as_of_version" in of else ""
+        typer.echo(f"  judged by  calibration {of['digest'][:12]}, {since}{far}")
+    else:
+        typer.echo("  judged by  a calibration that is not known here before the newest version is read")
     if d["sums"]:
         _print_sums(d["sums"])
     typer.echo("\nRewards")
