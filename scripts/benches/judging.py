@@ -108,7 +108,7 @@ class Submission(Candidate):
         self.context = SimpleNamespace(judged_by=SimpleNamespace(  # type: ignore[assignment]
             verification=SimpleNamespace(
                 computation=ComputationLimits(**limits.computation), sampling=SamplingLimits(**limits.sampling),
-                noise=Limit(soft="0.03", hard="0.07"), bitwise=None,
+                noise=Limit(soft="0.004", hard="0.009"), bitwise=None,
             ),
             sampling=SimpleNamespace(distribution={"temperature": 1.0, "top_k": 0, "top_p": 1.0}),
         ))  # fmt: skip

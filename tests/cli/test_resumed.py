@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -170,6 +171,7 @@ def test_a_run_is_created_once_and_its_number_told(
 ) -> None:
     class Spec:
         digest, name, environments = b"\x05" * 32, "spec", ()
+        verification = SimpleNamespace(recalibration=None)
 
     class Table:
         def policy(self, address: str) -> object:

@@ -56,7 +56,7 @@ def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
 def _measured(c: Candidate, row: int, found: TokenScores) -> dict[str, Measured]:
     sample, limits = c.samples[row], c.spec.verification.sampling
     if c.spec.verification.noise is not None:
-        temperature = float(c.spec.sampling.temperature)
+        temperature = c.spec.sampling.distribution["temperature"]
         c.checked.sums[row] = sums.of_completion(found, c.spec.verification.noise, temperature)
     return sampling.measure(
         found, sample.logprobs,
