@@ -219,6 +219,22 @@ def test_notes_of_a_party_that_read_the_newest_version_do_as_well(home: Home, tm
     assert home.publish(2) == [asked]
 
 
+def test_where_the_newest_version_is_refused_a_hub_goes_on_from_a_party_s_notes(home: Home, tmp_path: Path) -> None:
+    """It was published without notes: nobody who has read version 1 takes version 2."""
+    home.publish(0)
+    asked = home.ask(measured(), 1)
+    home.publish(1)
+    (home.folder / "calibrations.json").unlink()
+    (home.folder / "recalibration.json").unlink()
+    home.put(2)
+    with home.life() as publisher:
+        publisher._recalibrations = None
+        turn_until_idle(publisher)
+    assert stored(home.store.manifest(2)).notice is None
+    NoticeBook(home.folder / "calibrations.json").take(1, asked)
+    assert home.publish(3) == [asked]
+
+
 def test_notes_from_before_the_newest_version_are_not_enough(home: Home) -> None:
     """A backup of the disk, say."""
     home.publish(0)

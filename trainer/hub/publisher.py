@@ -17,7 +17,14 @@ from protocol import metrics
 from protocol.calibration_notice import CalibrationNotice
 from protocol.chain import Sender
 from protocol.chain.sync import Book
-from protocol.errors import IntegrityError, MurmurationError, ProtocolViolation, TransactionReverted, Unavailable
+from protocol.errors import (  # fmt: skip
+    IntegrityError,
+    Malformed,
+    MurmurationError,
+    ProtocolViolation,
+    TransactionReverted,
+    Unavailable,
+)
 from protocol.gossip.messages import HEAD, MANIFEST
 from protocol.model_files import require_nothing_else
 from protocol.notice_book import FILE
@@ -71,7 +78,9 @@ class Publisher:
             manifest = self._origin.publish(folder, step, link=True, remember=True, notice=self._notice(step))
             if step < count and self._digest(step) != manifest.digest:
                 raise IntegrityError(f"step {step} is on chain with other weights than these")
-            if self._recalibrations is not None:
+            if step < count:
+                self._take(step, manifest)
+            elif self._recalibrations is not None:
                 self._recalibrations.published(step, manifest.notice)
             self._tell(MANIFEST, step, manifest.digest)
             if step == count:
@@ -106,7 +115,15 @@ class Publisher:
                 hint=f"start a relay, node or validator that has version {step}, or put its {FILE} into {self._recalibrations.folder}: it is waited for",
             ) from error
         log.info("the manifest of version %d says: %s", step, manifest.notice or "judged by the run spec's calibration")
-        self._recalibrations.book.take(step, manifest.notice)
+        self._take(step, manifest)
+
+    def _take(self, step: int, manifest: Manifest) -> None:
+        """Notes what a version on chain says. One that contradicts earlier ones is refused by whoever has read those: the next goes on from what they read."""
+        if self._recalibrations is not None:
+            try:
+                self._recalibrations.published(step, manifest.notice)
+            except Malformed as error:
+                log.error("%s", error)
 
     def _notice(self, step: int) -> CalibrationNotice | None:
         """For the manifest of version `step`, which the chain may know already."""
