@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 
 from protocol.calibration_notice import CalibrationNotice, changes, require_allowed
@@ -23,10 +21,11 @@ from protocol.errors import IntegrityError, LockHeld, Malformed, MurmurationErro
 from protocol.model_files import require_model_files, require_nothing_else
 from protocol.notice_book import FILE, NoticeBook
 from protocol.shardcast.client import Client
-from protocol.shardcast.manifest import Manifest, digest_of, stored
+from protocol.shardcast.manifest import digest_of, stored
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
+from protocol.shell.manifest_lookup import SECONDS, manifest_of
 
 log = logging.getLogger("weights")
 
@@ -34,7 +33,6 @@ _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked agai
 _LOCKS = 64  # versions of which it is known that a thread may be fetching them
 _AHEAD_MAX = 60.0  # seconds before it is tried again to fetch ahead, after failing several times
 _SOUND_MOST = 16  # versions of which it is remembered that they can be used
-_MANIFEST_SECONDS = 30.0
 _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
 
 Version = Publication | Published
@@ -207,7 +205,7 @@ class Versions:
                     self.store.discard(step)  # of another run; it would look newer than anything to come
 
 
-def notice_of_head(connection: Connection, seconds: float = _MANIFEST_SECONDS) -> CalibrationNotice | None:
+def notice_of_head(connection: Connection, seconds: float = SECONDS) -> CalibrationNotice | None:
     """What the newest version says of the calibration, by its manifest alone, for whoever only looks on. Raises Unavailable where nobody has it within
     so many seconds, Malformed for a notice that the run does not allow."""
     head = connection.chain.head(connection.run)
@@ -217,15 +215,6 @@ def notice_of_head(connection: Connection, seconds: float = _MANIFEST_SECONDS) -
     if manifest.notice is not None:
         require_allowed(connection.spec, manifest.notice)
     return manifest.notice
-
-
-def manifest_of(connection: Connection, step: int, digest: bytes, seconds: float = _MANIFEST_SECONDS) -> Manifest:
-    """The manifest that the chain has this digest of, without what it describes, from whoever keeps it. Raises Unavailable where nobody does within so many seconds."""
-    with TemporaryDirectory() as folder, VersionStore(Path(folder), 1) as store:
-        client = Client(store, connection.chain.domain, connection.run, connection.policy.trainer)
-        until = time.monotonic() + seconds
-        fetch = client.attempt(step, digest, connection.sources(), until)
-        return fetch.fetch_manifest(fetch.expected)[1]
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.versions import manifest_of
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
@@ -39,6 +38,7 @@ from protocol.shardcast.uplink import Uplink
 from protocol.shell import machine
 from protocol.shell.connection import Connection, bootnodes_agreed, host_of, is_fatal
 from protocol.shell.home import PEERS, REPORT, write_json
+from protocol.shell.manifest_lookup import manifest_of
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.archive import ArchivedStore
