@@ -25,7 +25,7 @@ from protocol.shardcast.manifest import digest_of, stored
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
-from protocol.shell.manifest_lookup import SECONDS, manifest_of
+from protocol.shell.manifest_lookup import LOOKUP_SECONDS, manifest_of
 
 log = logging.getLogger("weights")
 
@@ -205,7 +205,7 @@ class Versions:
                     self.store.discard(step)  # of another run; it would look newer than anything to come
 
 
-def notice_of_head(connection: Connection, seconds: float = SECONDS) -> CalibrationNotice | None:
+def notice_of_head(connection: Connection, seconds: float = LOOKUP_SECONDS) -> CalibrationNotice | None:
     """What the newest version says of the calibration, by its manifest alone, for whoever only looks on. Raises Unavailable where nobody has it within
     so many seconds, Malformed for a notice that the run does not allow."""
     head = connection.chain.head(connection.run)

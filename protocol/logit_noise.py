@@ -9,7 +9,7 @@ ties alone have much of one:
     e = Σ d·Φ(-d / σ)   over the rivals of the draw.
 
 The sum counts a position twice at which two rivals are both near enough: an upper bound. Entropy moves how many near ties there are,
-and with them e, but not the noise: training does not make a calibration stale. What is assumed of noise is its spread: near ties are much denser
+and with them e, but hardly the noise: a calibration of policies that have learned something holds while they learn more (docs/decisions/0020). What is assumed of noise is its spread: near ties are much denser
 than noise is wide, so that a heavier tail of the same spread has the same mean.
 
 Does not cover: positions where σ is above SPREAD_MAX, for rivals are looked for within RIVALS_WITHIN of the draw. They are left out. Which these

@@ -11,11 +11,11 @@ from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
 
-SECONDS = 30.0
+LOOKUP_SECONDS = 30.0
 """After which nobody is asked any more."""
 
 
-def manifest_of(connection: Connection, step: int, digest: bytes, seconds: float = SECONDS) -> Manifest:
+def manifest_of(connection: Connection, step: int, digest: bytes, seconds: float = LOOKUP_SECONDS) -> Manifest:
     """The manifest that the chain has this digest of, without what it describes, from whoever keeps it. Raises Unavailable where nobody does within so many seconds."""
     with TemporaryDirectory() as folder, VersionStore(Path(folder), 1) as store:
         client = Client(store, connection.chain.domain, connection.run, connection.policy.trainer)

@@ -24,7 +24,7 @@ from node.judging.judge import judge
 Engine = Callable[[Scene], TorchEngine]
 
 NOISE = "0.00003", "0.00006"
-"""Soft and hard, in shares of the range of logits: some ten times what float32 between attention implementations strays by on tiny models, so that it holds on other CPUs."""
+"""Soft and hard, in shares of the range of logits: some two hundred times what float32 between attention implementations strays by on tiny models, so that it holds on other CPUs."""
 
 
 _ALTERNATIVES = Alternatives(EngineSettings(), "float32")

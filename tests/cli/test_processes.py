@@ -53,6 +53,7 @@ class Live:
             service = Service(31337, stage.world.chain.runs.address, stage.world.run, role)
             directory.announce(service, Endpoint(role=role, run=stage.world.run, http=url), deadline=20)
         self._processes: list[Process] = []
+        self._homes = 0
 
     def close(self) -> None:
         for process in self._processes:
@@ -63,7 +64,8 @@ class Live:
         self.stage.close()
 
     def home(self, role: str, key: Key, name: str = "", **serve: object) -> Home:
-        home = Home(self.stage.folder / (name or role), role)
+        self._homes += 1  # a test that is run once more begins with new ones
+        home = Home(self.stage.folder / f"{name or role}-{self._homes}", role)
         save_keystore(key, home.keystore(role), PASSWORD, chain_id=31337)
         chain = {
             "rpc": self.stage.world.anvil.rpc, "contract": self.stage.world.chain.runs.address, "chain_id": 31337,

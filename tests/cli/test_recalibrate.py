@@ -117,6 +117,13 @@ def test_a_run_whose_spec_takes_none_says_so(console: Console, file: Path) -> No
     assert (refused.code, "[spec.verification.recalibration]" in refused.err) == (3, True)
 
 
+def test_a_machine_without_the_hub_is_told_where_to_run_it(console: Console, file: Path) -> None:
+    (console.folder / "out/hub").rmdir()
+    refused = console.murmur("trainer", "recalibrate", f"@{file}", "tiny-qwen3-float32-cpu", "--yes")
+    assert (refused.code, "run this on the hub's machine" in refused.err) == (5, True), refused.err
+    assert not (console.folder / "out/hub").exists()
+
+
 def test_a_contributor_sees_which_calibration_its_work_is_judged_by(contributor: Contributor) -> None:
     place, world = Home(contributor.home.path, "node"), contributor.world
     assert "judged by" in contributor.run("status").out

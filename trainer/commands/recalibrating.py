@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protocol.errors import ConfigError, UsageError
+from protocol.errors import ConfigError, PreflightError, UsageError
 from protocol.shell.cli import Json, Yes, confirm, emit, strip_at
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def recalibrate(
             hint="create a new run with that table, empty for the defaults",
         )
     folder = runfile.hub_folder(path)
+    if not folder.is_dir():
+        raise PreflightError(f"there is no {folder}", hint="run this on the hub's machine, once the hub was started")
     found = Recalibrations(spec, folder)
     if off:
         if calibration is not None:

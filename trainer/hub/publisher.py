@@ -121,7 +121,7 @@ class Publisher:
         """Notes what a version on chain says. One that contradicts earlier ones is refused by whoever has read those: the next goes on from what they read."""
         if self._recalibrations is not None:
             try:
-                self._recalibrations.published(step, manifest.notice)
+                self._recalibrations.book.take(step, manifest.notice)
             except Malformed as error:
                 log.error("%s", error)
 
