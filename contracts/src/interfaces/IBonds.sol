@@ -17,6 +17,11 @@ interface IBonds {
         uint64 readyAt; // block time from which `leaving` may be withdrawn
     }
 
+    struct Payment {
+        address to;
+        uint128 amount;
+    }
+
     error NotSlasher(address caller);
 
     event Deposited(address indexed account, uint256 amount);
@@ -24,6 +29,7 @@ interface IBonds {
     event Rebonded(address indexed account, uint256 amount);
     event Withdrawn(address indexed account, uint256 amount);
     event Slashed(address indexed account, uint256 amount, address indexed finder, uint256 finderShare);
+    event Disbursed(address indexed account, uint256 amount);
     event Moved(address indexed from, address indexed to, uint256 amount);
 
     function token() external view returns (IERC20);
@@ -68,4 +74,8 @@ interface IBonds {
     /// @notice Takes at most `amount` out of an account's locked stake and credits it to the finder and the sink, as stake:
     /// no token moves, so no receiver can block a verdict. Never reverts for want of stake.
     function slash(address account, uint128 amount, address finder, uint16 finderBps) external returns (uint128 taken);
+
+    /// @notice Pays out what slashes credited to the calling slasher: to each account its amount, in turn, as far as it reaches; the
+    /// rest to the sink.
+    function disburse(Payment[] calldata payments) external;
 }

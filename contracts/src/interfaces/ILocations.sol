@@ -7,8 +7,6 @@ import {ICourt} from "./ICourt.sol";
 /// @notice Each run's owner may say where its hub, the origin of its weights and bootnodes are, for those who do not find them
 /// through peers. Court's constructor makes this contract, so its address follows from that of Runs.
 interface ILocations {
-    error TooLong(uint256 length, uint256 most);
-
     event Located(uint256 indexed run, bytes where);
 
     function court() external view returns (ICourt);
