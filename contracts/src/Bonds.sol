@@ -121,4 +121,20 @@ contract Bonds is IBonds {
         if (taken != share) _accounts[sink].active += taken - share;
         emit Slashed(account, taken, finder, share);
     }
+
+    /// @inheritdoc IBonds
+    function disburse(Payment[] calldata payments) external onlySlasher {
+        Account storage purse = _accounts[msg.sender];
+        uint128 left = purse.active; // a slasher locks nothing of its own
+        purse.active = 0;
+        for (uint256 i; i < payments.length; ++i) {
+            (address to, uint128 amount) = (payments[i].to, payments[i].amount);
+            if (amount > left) amount = left;
+            if (amount == 0) continue;
+            left -= amount;
+            _accounts[to].active += amount;
+            emit Disbursed(to, amount);
+        }
+        if (left != 0) _accounts[sink].active += left;
+    }
 }

@@ -8,10 +8,13 @@ import {Denied, NoSuchRun, TooEarly, WrongState, ZeroAmount} from "./interfaces/
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {IWeights} from "./interfaces/IWeights.sol";
+import {Policies} from "./Policies.sol";
 import {Transfers} from "./Transfers.sol";
+import {Weights} from "./Weights.sol";
 
-/// @title Runs, their money and their weights
-/// @notice The first part of Runs: what owners and trainers do. See IRuns.
+/// @title Runs, their money and their heads
+/// @notice The first part of Runs: what owners do, and what Weights tells. See IRuns.
 abstract contract Budgets is IRuns {
     using SafeERC20 for IERC20;
 
@@ -31,11 +34,11 @@ abstract contract Budgets is IRuns {
         address owner;
         uint32 notice;
         uint16 leverage;
-        address trainer;
-        uint40 span; // window + appeal + vote
         address gate;
-        uint128 nodeStake;
-        uint128 floor; // penalty + bond
+        uint40 span; // see Policies
+        uint40 trial; // appeal + vote
+        uint96 nodeStake;
+        uint96 floor; // penalty + bond
     }
 
     /// @inheritdoc IRuns
@@ -45,6 +48,8 @@ abstract contract Budgets is IRuns {
     /// @inheritdoc IRuns
     ICourt public immutable court;
     /// @inheritdoc IRuns
+    IWeights public immutable weights;
+    /// @inheritdoc IRuns
     uint256 public count;
     mapping(uint256 run => Charter) internal _charters;
     mapping(uint256 run => Limits) internal _limits;
@@ -52,16 +57,22 @@ abstract contract Budgets is IRuns {
     mapping(uint256 run => bytes32) public specDigests;
     mapping(uint256 run => Status) internal _statuses;
     mapping(uint256 run => Funds) internal _funds;
-    mapping(uint256 run => mapping(uint32 step => Publication)) internal _publications;
+    mapping(uint256 run => mapping(uint32 step => Head)) internal _heads;
 
     modifier onlyOwner(uint256 run) {
         if (msg.sender != _charters[run].owner) revert Denied(msg.sender);
         _;
     }
 
+    modifier onlyWeights() {
+        if (msg.sender != address(weights)) revert Denied(msg.sender);
+        _;
+    }
+
     constructor(IERC20 token_, uint64 delay, address sink, ICourt court_) {
         (token, court) = (token_, court_);
         bonds = new Bonds(token_, delay, sink, address(this), address(court_));
+        weights = new Weights(this, court_);
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -82,13 +93,8 @@ abstract contract Budgets is IRuns {
     }
 
     /// @inheritdoc IRuns
-    function published(uint256 run) external view returns (uint32) {
-        return _statuses[run].published;
-    }
-
-    /// @inheritdoc IRuns
-    function publications(uint256 run, uint32 step) external view returns (Publication memory) {
-        return _publications[run][step];
+    function heads(uint256 run, uint32 step) external view returns (Head memory) {
+        return _heads[run][step];
     }
 
     // ---- runs -------------------------------------------------------------------------------------------------------
@@ -103,12 +109,13 @@ abstract contract Budgets is IRuns {
             owner: p.owner,
             notice: p.notice,
             leverage: p.leverage,
-            trainer: p.trainer,
-            span: uint40(p.window) + p.appeal + p.vote,
             gate: p.gate,
+            span: uint40(Policies.span(p.window, p.appeal, p.vote)), // six numbers of 32 bits
+            trial: uint40(p.appeal) + p.vote,
             nodeStake: p.nodeStake,
             floor: p.penalty + p.bond // at most nodeStake
         });
+        weights.open(run, p.trainer);
         specDigests[run] = specDigest;
         emit RunCreated(run, p.owner, specDigest, p);
     }
@@ -184,18 +191,15 @@ abstract contract Budgets is IRuns {
     // ---- weights ----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
-    function publish(uint256 run, uint32 step, bytes32 manifest) external {
-        uint32 heads = _statuses[run].published;
-        if (msg.sender != _charters[run].trainer) revert Denied(msg.sender);
-        if (manifest == 0) revert WrongState();
-        if (step != heads) revert WrongStep(step, heads);
-        court.requireJury(run);
-        bytes32 beacon = keccak256(abi.encode(blockhash(block.number - 1), run, step, manifest));
-        uint64 time = uint64(block.timestamp); // block number and time fit 64 bits
-        _publications[run][step] = Publication(manifest, beacon, uint64(block.number), time, 0);
-        if (step != 0) _publications[run][step - 1].superseded = time;
-        _statuses[run].published = heads + 1;
-        emit Published(run, step, manifest, beacon);
+    function advance(uint256 run, uint32 step) external onlyWeights {
+        uint40 time = uint40(block.timestamp); // fits as in _noticed
+        _heads[run][step] = Head(0, time, 0, uint40(block.number)); // fits as in Seats
+        if (step != 0) _heads[run][step - 1].superseded = time;
+    }
+
+    /// @inheritdoc IRuns
+    function draw(uint256 run, uint32 step, bytes17 beacon) external onlyWeights {
+        _heads[run][step].beacon = beacon;
     }
 
     // ---- shared -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Denied} from "./interfaces/Errors.sol";
+import {Denied, TooLong} from "./interfaces/Errors.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {ILocations} from "./interfaces/ILocations.sol";
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Denied, TooEarly, TooLate, WrongState} from "./interfaces/Errors.sol";
+import {Denied, TooEarly, TooLate, TooLong, WrongState} from "./interfaces/Errors.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
 import {Budgets} from "./Budgets.sol";
 import {Typed} from "./Typed.sol";
@@ -13,10 +13,11 @@ abstract contract Seats is Budgets {
         keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
     bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
 
+    uint256 private constant PEER = 64; // bytes of a PeerID: one of a secp256k1 key has 39, the longest in use 42
+
     mapping(uint256 run => mapping(address seat => Seat)) internal _seats;
     mapping(uint256 run => mapping(address key => address seat)) internal _names; // of keys rotated in
-    /// @inheritdoc IRuns
-    mapping(uint256 run => mapping(address seat => address)) public offers;
+    mapping(uint256 run => mapping(address seat => Offer)) internal _offers;
 
     /// @inheritdoc IRuns
     function seats(uint256 run, address node) external view returns (Seat memory) {
@@ -27,6 +28,21 @@ abstract contract Seats is Budgets {
     function seatOf(uint256 run, address node) public view returns (address seat) {
         if (_seats[run][node].role == Role.None) seat = _names[run][node];
         if (seat == address(0)) seat = node;
+    }
+
+    /// @inheritdoc IRuns
+    function parties(uint256 run, address seat)
+        external
+        view
+        returns (address operator, address key, uint256 locked, uint256 spent)
+    {
+        Seat storage s = _seats[run][seat];
+        return (s.operator, s.rotated ? s.key : seat, s.locked, s.spent);
+    }
+
+    /// @inheritdoc IRuns
+    function offers(uint256 run, address seat) external view returns (Offer memory) {
+        return _offers[run][seat];
     }
 
     /// @inheritdoc IRuns
@@ -73,19 +89,21 @@ abstract contract Seats is Budgets {
     }
 
     /// @inheritdoc IRuns
-    function offer(uint256 run, address node, address to) external {
+    function offer(uint256 run, address node, address to, uint40 deadline) external {
         (address seat,) = _operated(run, node);
-        offers[run][seat] = to;
-        emit Offered(run, seat, to);
+        _offers[run][seat] = Offer(to, deadline);
+        emit Offered(run, seat, to, deadline);
     }
 
     /// @inheritdoc IRuns
     function accept(uint256 run, address node) external {
         address seat = seatOf(run, node);
-        if (msg.sender != offers[run][seat]) revert Denied(msg.sender);
+        Offer memory o = _offers[run][seat];
+        if (msg.sender != o.to) revert Denied(msg.sender);
+        if (block.timestamp > o.deadline) revert TooLate(o.deadline);
         Seat storage s = _seats[run][seat];
         address from = s.operator;
-        delete offers[run][seat];
+        delete _offers[run][seat];
         (s.operator, s.since) = (msg.sender, _block());
         emit HandedOver(run, seat, msg.sender, from);
         bonds.move(from, msg.sender, s.locked);
@@ -112,13 +130,14 @@ abstract contract Seats is Budgets {
     function release(uint256 run, address node) external {
         address seat = seatOf(run, node);
         Seat storage s = _seats[run][seat];
-        (address operator, uint128 amount, uint256 from, uint256 openCases) =
+        (address operator, uint96 amount, uint256 from, uint256 openCases) =
             (s.operator, s.locked, s.until, s.openCases);
         if (from == 0 || amount == 0) revert WrongState();
         if (openCases != 0) revert CaseOpen(openCases);
         from += _charters[run].span;
         if (block.timestamp < from) revert TooEarly(from);
         (s.locked, s.most) = (0, 0);
+        delete _offers[run][seat];
         emit Released(run, seat, operator, amount);
         bonds.unlock(operator, amount);
     }
@@ -136,12 +155,16 @@ abstract contract Seats is Budgets {
         return s.role == Role.Active || (s.role == Role.Banned && block.timestamp < s.until);
     }
 
-    /// @dev Sets what a seat has locked, and with it how many units it may have at risk of a verdict: as many as its stake
-    /// answers for, and as many as a ring can hold.
-    function _cover(uint256 run, Seat storage s, uint128 locked) internal {
+    /// @dev Sets what a seat has locked, and with it how many units it may have at risk of a verdict: as many as its stake is
+    /// worth, and one more for each it was ever paid for, but no more than `leverage` times its stake answers for or a ring holds.
+    function _cover(uint256 run, Seat storage s, uint96 locked) internal {
         (uint256 reward, uint256 most) = (_limits[run].reward, type(uint32).max);
-        uint256 worth = uint256(locked) * _charters[run].leverage;
-        if (most * reward > worth) most = worth / reward;
+        if (most * reward > locked) {
+            uint256 worth = uint256(locked) * _charters[run].leverage / reward;
+            uint256 earned = locked / reward + s.proven;
+            if (earned < worth) worth = earned;
+            if (worth < most) most = worth;
+        }
         (s.locked, s.most) = (locked, uint32(most)); // at most 32 bits: see above
     }
 
@@ -160,13 +183,14 @@ abstract contract Seats is Budgets {
         bytes calldata nodeSig
     ) private view {
         if (block.timestamp > deadline) revert TooLate(deadline);
+        if (peer.length > PEER) revert TooLong(peer.length, PEER);
         bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
         if (!Typed.signedByKey(address(this), content, node, nodeSig)) revert Denied(node);
     }
 
     /// @dev Locks what is missing of the caller's stake.
     function _lockUp(uint256 run, Seat storage s) private {
-        (uint128 locked, uint128 wanted) = (s.locked, _charters[run].nodeStake);
+        (uint96 locked, uint96 wanted) = (s.locked, _charters[run].nodeStake);
         if (locked >= wanted) return;
         _cover(run, s, wanted);
         bonds.lock(msg.sender, wanted - locked);

@@ -49,6 +49,7 @@ interface ICourt {
         address coSigner; // of a hard case
         address appellant; // the validator that appealed at its own risk; zero: the seat itself
         uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: the sums over the seat's work
+        uint256 excused; // places of those who may not vote: parties, and jurors that abstained
         uint256 gone; // submissions no longer in it: accused, or decided by the first vote
         uint256 upheld; // of a Split or Undecided case
         uint256 cleared; // likewise
@@ -86,6 +87,7 @@ interface ICourt {
     error TooFewValidators(uint256 seated, uint256 needed);
     error TooManySubmissions(uint256 submissions, uint256 most);
     error InvalidBallot();
+    error BenchFull();
 
     event ValidatorApproved(uint256 indexed run, address indexed validator, bool approved);
     event ValidatorSeated(uint256 indexed run, address indexed validator, bool seated, uint256 until);

@@ -92,7 +92,7 @@ interface IRuns {
         uint40 until; // end of service of a seat that is Left or Banned
         uint32 proven; // units it was ever paid for: each lets it have one more at risk, up to `leverage`
         address key; // of a rotated seat
-        uint96 spent; // of its penalty, by lost appeals of its key
+        uint96 spent; // of its penalty, by lost appeals of its key; all of it, once convicted
         uint40 shutUntil; // until then an open hard case keeps it from submitting
     }
 
@@ -213,8 +213,11 @@ interface IRuns {
     /// @notice Name of the seat that `node` holds or held: the first key it had.
     function seatOf(uint256 run, address node) external view returns (address seat);
 
-    /// @notice Who answers for a seat, and the key that signs for it now.
-    function parties(uint256 run, address seat) external view returns (address operator, address key);
+    /// @notice Who answers for a seat, the key that signs for it now, and what the seat can lose.
+    function parties(uint256 run, address seat)
+        external
+        view
+        returns (address operator, address key, uint256 locked, uint256 spent);
 
     function offers(uint256 run, address seat) external view returns (Offer memory);
 
@@ -331,9 +334,10 @@ interface IRuns {
     /// appeal + vote, unless it was kept from it within the last span.
     /// @return number Of the new case.
     /// @return ring The submission's units at their epoch, where the seat had them.
+    /// @return moved Whether they are the new case's now: not those that a case, or a conviction of the seat, revoked.
     function accuse(uint256 run, address seat, bytes32 submission, Whereabouts units)
         external
-        returns (uint256 number, uint256 ring);
+        returns (uint256 number, uint256 ring, bool moved);
 
     /// @notice Carries out what Court found: returns or revokes units, counts strikes, convicts, slashes.
     /// @return units Revoked.

@@ -7,6 +7,7 @@ import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {ILocations} from "../../src/interfaces/ILocations.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {IVouchers} from "../../src/interfaces/IVouchers.sol";
+import {IWeights} from "../../src/interfaces/IWeights.sol";
 import {Test} from "./Test.sol";
 
 /// @notice What Court has beside ICourt.
@@ -27,7 +28,7 @@ abstract contract World is Test {
         uint256 deadline;
     }
 
-    uint128 internal constant MUR = 1e18;
+    uint96 internal constant MUR = 1e18;
     uint256 internal constant SUPPLY = 1e9 * uint256(MUR);
     uint256 internal constant START = 1_800_000_000; // block time at which every test starts
     bytes32 internal constant SPEC = keccak256("spec");
@@ -43,7 +44,7 @@ abstract contract World is Test {
     uint32 internal constant WINDOW = 1 days;
     uint32 internal constant APPEAL = 12 hours;
     uint32 internal constant VOTE = 2 days;
-    uint32 internal constant SPAN = WINDOW + APPEAL + VOTE;
+    uint32 internal constant SPAN = WINDOW + 3 * APPEAL + 2 * VOTE;
     uint32 internal constant GRACE = 10 minutes;
     uint32 internal constant NOTICE = 1 hours;
     uint32 internal constant MAX_UNITS = 10_000;
@@ -51,20 +52,24 @@ abstract contract World is Test {
     uint16 internal constant FINDER_BPS = 2_000;
     uint16 internal constant LEVERAGE = 5;
     uint8 internal constant STRIKES = 4;
-    uint128 internal constant NODE_STAKE = 100 * MUR;
-    uint128 internal constant VALIDATOR_STAKE = 60 * MUR;
-    uint128 internal constant PENALTY = 60 * MUR;
-    uint128 internal constant BOND = 20 * MUR;
-    uint96 internal constant FEE = uint96(MUR);
-    uint96 internal constant REWARD = uint96(MUR / 100);
+    uint96 internal constant NODE_STAKE = 100 * MUR;
+    uint96 internal constant VALIDATOR_STAKE = 60 * MUR;
+    uint96 internal constant PENALTY = 60 * MUR;
+    uint96 internal constant BOND = 20 * MUR;
+    uint96 internal constant JURY_FEE = MUR;
+    uint16 internal constant BOND_BPS = 2_000;
+    uint96 internal constant VOUCHER_CAP = 1_000 * MUR;
+    uint96 internal constant FEE = MUR;
+    uint96 internal constant REWARD = MUR / 100;
 
-    uint128 internal constant STAKE = 300 * MUR; // deposited for each operator and validator
+    uint96 internal constant STAKE = 300 * MUR; // deposited for each operator and validator
     uint128 internal constant BUDGET = 1_000_000 * MUR; // of each run
 
     IERC20 public token;
     IRuns public runs;
     IBonds public bonds;
     ICourt public court;
+    IWeights public weights;
     IVouchers public vouchers;
     ILocations public locations;
     uint256 internal run;
@@ -106,7 +111,8 @@ abstract contract World is Test {
         runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
         court = ICourt(create("Court", abi.encode(runs)));
         vouchers = IVouchers(create("Vouchers", abi.encode(runs)));
-        (bonds, locations) = (runs.bonds(), IHasLocations(address(court)).locations());
+        (bonds, weights) = (runs.bonds(), runs.weights());
+        locations = IHasLocations(address(court)).locations();
         token_.approve(address(runs), type(uint256).max);
         token_.approve(address(bonds), type(uint256).max);
         token_.approve(address(vouchers), type(uint256).max);
@@ -139,7 +145,9 @@ abstract contract World is Test {
         p.leverage = LEVERAGE;
         p.strikes = STRIKES;
         p.finderBps = FINDER_BPS;
-        p.quorum = 2;
+        p.juryFee = JURY_FEE;
+        p.bondBps = BOND_BPS;
+        p.voucherCap = VOUCHER_CAP;
         p.coSigners = 1;
         p.nodeStake = NODE_STAKE;
         p.validatorStake = VALIDATOR_STAKE;
@@ -151,7 +159,7 @@ abstract contract World is Test {
 
     function instantPolicy() internal pure returns (IRuns.Policy memory p) {
         p = policy();
-        (p.appeal, p.vote, p.quorum) = (0, 0, 0);
+        (p.appeal, p.vote) = (0, 0);
     }
 
     /// @dev Creates and funds a run.
@@ -178,13 +186,19 @@ abstract contract World is Test {
         publish(run);
     }
 
-    /// @dev Publishes the next version of the weights in a block of its own.
+    /// @dev Publishes the next version of the weights in a block of its own, and mines the next two, so that the beacon can be drawn.
     function publish(uint256 run_) internal virtual {
+        publishBy(TRAINER, run_);
+    }
+
+    function publishBy(address trainer, uint256 run_) internal {
         vm.roll(block.number + 1);
         vm.warp(block.timestamp + 2);
-        uint32 step = runs.published(run_);
-        vm.prank(TRAINER);
-        runs.publish(run_, step, manifestOf(step));
+        uint32 step = weights.published(run_);
+        vm.prank(trainer);
+        weights.publish(run_, step, manifestOf(step));
+        vm.roll(block.number + 2);
+        vm.warp(block.timestamp + 4);
     }
 
     function manifestOf(uint32 step) internal pure returns (bytes32) {
@@ -192,7 +206,7 @@ abstract contract World is Test {
     }
 
     function beaconOf(uint256 run_, uint32 step) internal view returns (bytes32) {
-        return runs.publications(run_, step).beacon;
+        return weights.beaconOf(run_, step);
     }
 
     // ---- seats ------------------------------------------------------------------------------------------------------
@@ -266,7 +280,7 @@ abstract contract World is Test {
     function nextRef(uint256 run_, address node) internal view returns (IRuns.SubmissionRef memory ref) {
         IRuns.Seat memory s = runs.seats(run_, node);
         ref.node = node;
-        ref.step = runs.published(run_) - 1;
+        ref.step = weights.published(run_) - 1;
         ref.sequence = s.step == ref.step ? s.next : 0;
         ref.root = keccak256(abi.encode(run_, node, ref.step, ref.sequence));
     }
@@ -350,9 +364,26 @@ abstract contract World is Test {
         court.appeal(run, nodes[i], number);
     }
 
+    /// @dev Validator `v` finds all of a case false, and hard where it was brought as hard; or finds it all good.
     function vote(uint256 v, uint256 i, uint256 number, bool uphold) internal {
+        ICourt.Case memory c = court.cases(run, nodes[i], number);
+        uint256 all = uphold ? (1 << c.submissions) - 1 : 0;
+        ballot(v, i, number, all, c.hard ? all : 0);
+    }
+
+    function ballot(uint256 v, uint256 i, uint256 number, uint256 foundFalse, uint256 foundHard) internal {
         vm.prank(validators[v]);
-        court.vote(run, nodes[i], number, uphold);
+        court.vote(run, nodes[i], number, foundFalse, foundHard, EVIDENCE);
+    }
+
+    function abstain(uint256 v, uint256 i, uint256 number) internal {
+        vm.prank(validators[v]);
+        court.abstain(run, nodes[i], number, "weights gone");
+    }
+
+    function challengeAgain(uint256 v, uint256 i, uint256 number) internal {
+        vm.prank(validators[v]);
+        court.challengeAgain(run, nodes[i], number, EVIDENCE);
     }
 
     function settle(uint256 i, uint256 number) internal {
