@@ -1,50 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {Bonds} from "./Bonds.sol";
 import {Denied, InsufficientStake, TooEarly, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
-import {Policies} from "./Policies.sol";
+import {Tally} from "./Tally.sol";
 
-/// @title Validators of a run: their seats, their stake, and who of them is the bench of a submission
-/// @notice The first part of Court. See ICourt.
-abstract contract Bench is ICourt {
+/// @title Validators: their seats, their stake, and who judges what
+/// @notice See IBench.
+contract Bench is IBench {
+    using Tally for uint256;
+
     /// @dev How many validators had no end of service in sight, from `since` on.
     struct Level {
         uint40 since;
         uint8 seated;
     }
 
-    uint256 internal constant PLACES = 255; // validators a run can ever have: each has a bit in ballots, and counts have 8 bits
+    /// @dev Who gets what of what this contract holds.
+    struct Payroll {
+        IBonds.Payment[] payments;
+        uint256 used;
+        uint256 left;
+    }
 
-    /// @inheritdoc ICourt
+    uint256 private constant PLACES = 255; // validators a run can ever have: each has a bit in ballots, and counts have 8 bits
+
+    /// @inheritdoc IBench
+    IRuns public immutable runs;
+    /// @inheritdoc IBench
+    ICourt public immutable court;
+    /// @inheritdoc IBench
     IBonds public immutable bonds;
-    mapping(uint256 run => IRuns.Policy) internal _policies;
+    mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address validator => Validator)) internal _validators;
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     mapping(uint256 run => address[]) public rosters;
     mapping(uint256 run => Level[]) internal _levels;
 
-    constructor(IBonds bonds_) {
-        bonds = bonds_;
+    modifier onlyCourt() {
+        if (msg.sender != address(court)) revert Denied(msg.sender);
+        _;
+    }
+
+    /// @param runs_ Whose constructor makes this.
+    constructor(IERC20 token, uint64 delay, address sink, IRuns runs_, ICourt court_) {
+        (runs, court) = (runs_, court_);
+        bonds = new Bonds(token, delay, sink, address(runs_), address(this));
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function validators(uint256 run, address validator) external view returns (Validator memory) {
         return _validators[run][validator];
     }
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function seated(uint256 run) public view returns (uint256) {
         Level[] storage levels = _levels[run];
         uint256 many = levels.length;
         return many == 0 ? 0 : levels[many - 1].seated;
     }
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function benchAt(uint256 run, uint256 time) public view returns (uint256) {
         Level[] storage levels = _levels[run];
         (uint256 low, uint256 high) = (0, levels.length); // of those before `time` the last is at low - 1
@@ -56,27 +79,25 @@ abstract contract Bench is ICourt {
         return low == 0 ? 0 : levels[low - 1].seated;
     }
 
-    // ---- Runs only --------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function requireJury(uint256 run) external view {
-        IRuns.Policy storage p = _policies[run];
-        uint256 needed = uint256(2) + p.coSigners;
-        if (p.appeal != 0 && seated(run) < needed) revert TooFewValidators(seated(run), needed);
+        Terms storage t = _terms[run];
+        uint256 needed = uint256(2) + t.coSigners;
+        if (t.juryFee != 0 && seated(run) < needed) revert TooFewValidators(seated(run), needed);
     }
 
     // ---- seats ------------------------------------------------------------------------------------------------------
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function approve(uint256 run, address validator, bool on) external {
-        if (msg.sender != _policies[run].owner) revert Denied(msg.sender);
+        if (msg.sender != _terms[run].owner) revert Denied(msg.sender);
         Validator storage v = _validators[run][validator];
         v.approved = on;
         emit ValidatorApproved(run, validator, on);
         if (!on && _permanent(v)) _retire(run, validator, v);
     }
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function enlist(uint256 run, bool on) external {
         Validator storage v = _validators[run][msg.sender];
         if (on) {
@@ -91,7 +112,7 @@ abstract contract Bench is ICourt {
             (v.since, v.until) = (_time(block.timestamp), 0);
             _level(run, seated(run) + 1);
             emit ValidatorSeated(run, msg.sender, true, 0);
-            uint96 stake = _policies[run].validatorStake;
+            uint96 stake = _terms[run].validatorStake;
             if (v.locked < stake) _lock(run, v, stake - v.locked);
         } else {
             if (!_permanent(v)) revert WrongState();
@@ -99,7 +120,7 @@ abstract contract Bench is ICourt {
         }
     }
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function reinforce(uint256 run, uint96 amount) external {
         if (amount == 0) revert ZeroAmount();
         Validator storage v = _validators[run][msg.sender];
@@ -107,60 +128,185 @@ abstract contract Bench is ICourt {
         _lock(run, v, amount);
     }
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function unseat(uint256 run, address validator) external {
         Validator storage v = _validators[run][validator];
-        if (!_permanent(v) || v.locked >= _policies[run].bond) revert WrongState();
+        if (!_permanent(v) || v.locked >= _terms[run].bond) revert WrongState();
         _retire(run, validator, v);
     }
 
-    /// @inheritdoc ICourt
+    /// @inheritdoc IBench
     function release(uint256 run, address validator) external {
         Validator storage v = _validators[run][validator];
         (uint256 from, uint96 amount) = (v.until, v.locked);
         if (from == 0 || amount == 0 || v.atRisk != 0) revert WrongState();
-        from += 2 * _span(run);
+        from += 2 * _terms[run].span;
         if (block.timestamp < from) revert TooEarly(from);
         v.locked = 0;
         emit ValidatorReleased(run, validator, amount);
         bonds.unlock(validator, amount);
     }
 
-    // ---- shared -----------------------------------------------------------------------------------------------------
+    // ---- Court only -------------------------------------------------------------------------------------------------
 
-    /// @dev Whether a validator is of the bench of what was submitted at `time`: seated before, and serving until every case on it is over.
-    function _onBench(uint256 run, Validator storage v, uint256 time) internal view returns (bool) {
-        (uint256 since, uint256 until) = (v.since, v.until);
-        return since != 0 && since < time && (until == 0 || until >= time + _span(run));
+    /// @inheritdoc IBench
+    function open(uint256 run, Terms calldata terms) external {
+        if (msg.sender != address(court.policies())) revert Denied(msg.sender);
+        _terms[run] = terms;
     }
 
-    function _requireBench(uint256 run, address validator, uint256 time) internal view returns (Validator storage v) {
-        v = _validators[run][validator];
-        if (!_onBench(run, v, time)) revert NotOnBench(validator);
-    }
-
-    /// @dev The bit of a validator of the bench; none of anybody else.
-    function _bitOf(uint256 run, address who, uint256 time) internal view returns (uint256) {
+    /// @inheritdoc IBench
+    function bitOf(uint256 run, address who, uint256 time) public view returns (uint256) {
         Validator storage v = _validators[run][who];
         return _onBench(run, v, time) ? 1 << v.place : 0;
     }
 
-    /// @dev Makes a validator of the bench a party to a case. Its bond is at risk unless verdicts are instant.
-    function _sit(uint256 run, address validator, uint256 time, uint256 bond) internal {
-        Validator storage v = _requireBench(run, validator, time);
-        if (_policies[run].appeal == 0) return;
+    /// @inheritdoc IBench
+    function sit(uint256 run, address first, address second, uint256 time, uint256 bond) external onlyCourt {
+        _sit(run, first, time, bond);
+        if (second != address(0)) _sit(run, second, time, bond);
+    }
+
+    /// @inheritdoc IBench
+    function rise(uint256 run, address challenger, address coSigner, address appellant, uint256 bond)
+        external
+        onlyCourt
+    {
+        _rise(run, challenger, coSigner, appellant, bond);
+    }
+
+    /// @inheritdoc IBench
+    function empanel(uint256 run, uint256 time, uint256 excused, address[5] calldata parties)
+        external
+        view
+        returns (uint256 barred, uint256 jurors)
+    {
+        barred = excused;
+        for (uint256 i; i < parties.length; ++i) {
+            barred |= bitOf(run, parties[i], time);
+        }
+        jurors = benchAt(run, time) - barred.ones();
+    }
+
+    /// @inheritdoc IBench
+    function payOut(uint256 run, address seat, uint256 number, Payout calldata x) external onlyCourt {
+        Terms storage t = _terms[run];
+        _rise(run, x.challenger, x.coSigner, x.appellant, x.bond);
+        uint256 pay = t.juryFee * x.members.ones(); // of the whole jury, and then of one juror
+        if (pay > t.bond) pay = t.bond;
+        pay = x.jurors == 0 ? 0 : pay / x.jurors;
+        uint256 purse = x.paid;
+        uint256 decided = x.upheld | x.cleared;
+        if (x.lost != 0) {
+            purse += _lose(run, x.challenger, x.lost);
+            if (x.coSigner != address(0)) purse += _lose(run, x.coSigner, x.lost);
+        } else if (x.upheld != 0 && x.appellant != address(0)) {
+            purse += _lose(run, x.appellant, t.bond);
+        }
+        if (x.late && x.members & ~decided != 0) {
+            purse += _chargeSilent(run, seat, number, x, pay);
+            uint256 whole = pay * x.jurors;
+            if (decided == 0 && purse < whole) purse += _lose(run, x.challenger, whole - purse);
+        }
+        if (purse != 0) _disburse(run, x, pay, purse);
+    }
+
+    /// @inheritdoc IBench
+    function impeach(uint256 run, address validator, address finder) external onlyCourt returns (uint256 slashed) {
+        return _slash(run, validator, _terms[run].bond, finder, _terms[run].finderBps);
+    }
+
+    // ---- paying -----------------------------------------------------------------------------------------------------
+
+    /// @dev Pays jurors for each submission on which they were with the majority, or on which there was none; a validator that
+    /// appealed as if it had cleared all; and of what is left, the operator or the challenger.
+    function _disburse(uint256 run, Payout calldata x, uint256 pay, uint256 purse) private {
+        uint256 most = 2;
+        for (uint256 i; i < x.ballots.length; ++i) {
+            most += x.ballots[i].jurors.ones();
+        }
+        Payroll memory r = Payroll(new IBonds.Payment[](most), 0, purse);
+        for (uint256 i; i < x.ballots.length; ++i) {
+            ICourt.Ballot calldata b = x.ballots[i];
+            uint256 against = ((b.foundFalse ^ x.upheld) | (b.foundHard ^ x.foundHard)) & (x.upheld | x.cleared);
+            _oweJurors(r, rosters[run], b.jurors, _share(pay, x.members & ~against, x.members));
+        }
+        if (x.upheld != 0 && (x.cleared == 0 || x.foundHard != 0)) {
+            _owe(r, x.challenger, (r.left * _terms[run].finderBps) / 10_000);
+        } else {
+            if (x.cleared != 0 && x.appellant != address(0)) _owe(r, x.appellant, _share(pay, x.cleared, x.members));
+            _owe(r, x.operator, x.cleared == 0 ? r.left : r.left / 2); // were it all of a bond, bonds could be traded
+        }
+        bonds.disburse(r.payments); // those not used are of nothing
+    }
+
+    function _oweJurors(Payroll memory r, address[] storage roster, uint256 jurors, uint256 due) private view {
+        for (uint256 place; jurors >> place != 0; ++place) {
+            if ((jurors >> place) & 1 != 0) _owe(r, roster[place], due);
+        }
+    }
+
+    /// @return The part of `pay` for `some` of `all` submissions.
+    function _share(uint256 pay, uint256 some, uint256 all) private pure returns (uint256) {
+        return (pay * some.ones()) / all.ones();
+    }
+
+    function _owe(Payroll memory r, address to, uint256 due) private pure {
+        if (due > r.left) due = r.left;
+        r.left -= due;
+        r.payments[r.used++] = IBonds.Payment(to, uint128(due)); // part of what this contract holds, in 128 bits
+    }
+
+    /// @dev Charges one juror's pay to each that neither voted nor abstained while it could.
+    function _chargeSilent(uint256 run, address seat, uint256 number, Payout calldata x, uint256 pay)
+        private
+        returns (uint256 charged)
+    {
+        uint256 heard = x.excused;
+        for (uint256 i; i < x.ballots.length; ++i) {
+            heard |= x.ballots[i].jurors;
+        }
+        address[] storage roster = rosters[run];
+        for (uint256 place; place < roster.length; ++place) {
+            address who = roster[place];
+            if (bitOf(run, who, x.earliest) & ~heard == 0) continue;
+            uint256 taken = _lose(run, who, pay);
+            charged += taken;
+            emit Silent(run, seat, number, who, taken);
+        }
+    }
+
+    // ---- shared -----------------------------------------------------------------------------------------------------
+
+    /// @dev Whether a validator is of the bench of what was submitted at `time`: seated before, and serving until every case on it is over.
+    function _onBench(uint256 run, Validator storage v, uint256 time) private view returns (bool) {
+        (uint256 since, uint256 until) = (v.since, v.until);
+        return since != 0 && since < time && (until == 0 || until >= time + _terms[run].span);
+    }
+
+    function _sit(uint256 run, address validator, uint256 time, uint256 bond) private {
+        Validator storage v = _validators[run][validator];
+        if (!_onBench(run, v, time)) revert NotOnBench(validator);
+        if (_terms[run].juryFee == 0) return; // verdicts are instant
         uint256 needed = v.atRisk + bond;
         if (needed > v.locked) revert InsufficientStake(v.locked, needed);
         v.atRisk = uint96(needed); // at most locked
     }
 
-    /// @dev Takes `amount` of a validator's lock, or what is left of it, into Court's account.
-    function _lose(uint256 run, address validator, uint256 amount) internal returns (uint256) {
+    function _rise(uint256 run, address challenger, address coSigner, address appellant, uint256 bond) private {
+        // what was added to it
+        _validators[run][challenger].atRisk -= uint96(bond);
+        if (coSigner != address(0)) _validators[run][coSigner].atRisk -= uint96(bond);
+        if (appellant != address(0)) _validators[run][appellant].atRisk -= _terms[run].bond;
+    }
+
+    /// @dev Takes `amount` of a validator's lock, or what is left of it, into this contract's account.
+    function _lose(uint256 run, address validator, uint256 amount) private returns (uint256) {
         return _slash(run, validator, amount, address(this), 10_000);
     }
 
     function _slash(uint256 run, address validator, uint256 amount, address finder, uint16 finderBps)
-        internal
+        private
         returns (uint256 taken)
     {
         Validator storage v = _validators[run][validator];
@@ -170,13 +316,7 @@ abstract contract Bench is ICourt {
         v.locked = uint96(locked - taken);
     }
 
-    /// @dev See Policies.
-    function _span(uint256 run) internal view returns (uint256) {
-        IRuns.Policy storage p = _policies[run];
-        return Policies.span(p.window, p.appeal, p.vote);
-    }
-
-    function _time(uint256 time) internal pure returns (uint40) {
+    function _time(uint256 time) private pure returns (uint40) {
         return uint40(time); // block time plus six spans of 32 bits fits 40 bits until the year 36,000
     }
 
@@ -186,7 +326,7 @@ abstract contract Bench is ICourt {
 
     /// @dev Sets the end of a validator's service: when what was submitted by now can no longer be in a case.
     function _retire(uint256 run, address validator, Validator storage v) private {
-        v.until = _time(block.timestamp + _span(run));
+        v.until = _time(block.timestamp + _terms[run].span);
         _level(run, seated(run) - 1);
         emit ValidatorSeated(run, validator, false, v.until);
     }

@@ -21,19 +21,19 @@ contract Bonds is IBonds {
     /// @inheritdoc IBonds
     address public immutable runs;
     /// @inheritdoc IBonds
-    address public immutable court;
+    address public immutable bench;
     /// @inheritdoc IBonds
     uint128 public total;
     mapping(address => Account) internal _accounts;
 
     modifier onlySlasher() {
-        if (msg.sender != runs && msg.sender != court) revert NotSlasher(msg.sender);
+        if (msg.sender != runs && msg.sender != bench) revert NotSlasher(msg.sender);
         _;
     }
 
-    constructor(IERC20 token_, uint64 delay_, address sink_, address runs_, address court_) {
+    constructor(IERC20 token_, uint64 delay_, address sink_, address runs_, address bench_) {
         if (sink_ == address(0)) revert ZeroAddress();
-        (token, delay, sink, runs, court) = (token_, delay_, sink_, runs_, court_);
+        (token, delay, sink, runs, bench) = (token_, delay_, sink_, runs_, bench_);
     }
 
     /// @inheritdoc IBonds

@@ -3,13 +3,15 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {Bonds} from "./Bonds.sol";
+import {Bench} from "./Bench.sol";
 import {Denied, NoSuchRun, TooEarly, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {ISignatures} from "./interfaces/ISignatures.sol";
 import {IWeights} from "./interfaces/IWeights.sol";
-import {Policies} from "./Policies.sol";
+import {Signatures} from "./Signatures.sol";
 import {Transfers} from "./Transfers.sol";
 import {Weights} from "./Weights.sol";
 
@@ -35,7 +37,7 @@ abstract contract Budgets is IRuns {
         uint32 notice;
         uint16 leverage;
         address gate;
-        uint40 span; // see Policies
+        uint40 span; // see IPolicies
         uint40 trial; // appeal + vote
         uint96 nodeStake;
         uint96 floor; // penalty + bond
@@ -48,31 +50,33 @@ abstract contract Budgets is IRuns {
     /// @inheritdoc IRuns
     ICourt public immutable court;
     /// @inheritdoc IRuns
+    IBench public immutable bench;
+    /// @inheritdoc IRuns
     IWeights public immutable weights;
     /// @inheritdoc IRuns
-    uint256 public count;
+    ISignatures public immutable signatures;
     mapping(uint256 run => Charter) internal _charters;
     mapping(uint256 run => Limits) internal _limits;
-    /// @inheritdoc IRuns
-    mapping(uint256 run => bytes32) public specDigests;
     mapping(uint256 run => Status) internal _statuses;
     mapping(uint256 run => Funds) internal _funds;
     mapping(uint256 run => mapping(uint32 step => Head)) internal _heads;
 
     modifier onlyOwner(uint256 run) {
-        if (msg.sender != _charters[run].owner) revert Denied(msg.sender);
+        _only(_charters[run].owner);
         _;
     }
 
     modifier onlyWeights() {
-        if (msg.sender != address(weights)) revert Denied(msg.sender);
+        _only(address(weights));
         _;
     }
 
     constructor(IERC20 token_, uint64 delay, address sink, ICourt court_) {
         (token, court) = (token_, court_);
-        bonds = new Bonds(token_, delay, sink, address(this), address(court_));
-        weights = new Weights(this, court_);
+        bench = new Bench(token_, delay, sink, this, court_);
+        bonds = bench.bonds();
+        weights = new Weights(this, court_, bench);
+        signatures = new Signatures(address(this));
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -88,36 +92,17 @@ abstract contract Budgets is IRuns {
     }
 
     /// @inheritdoc IRuns
-    function paused(uint256 run) external view returns (bool) {
-        return _reached(_statuses[run].pausedFrom);
-    }
-
-    /// @inheritdoc IRuns
     function heads(uint256 run, uint32 step) external view returns (Head memory) {
         return _heads[run][step];
     }
 
-    // ---- runs -------------------------------------------------------------------------------------------------------
+    // ---- Policies only ----------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
-    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run) {
-        if (specDigest == 0) revert InvalidPolicy("specDigest");
-        run = ++count;
-        court.open(run, p); // refuses what is out of range
-        _limits[run] = Limits(p.reward, p.window, p.grace, p.maxUnits, p.maxPerStep, p.strikes, 0);
-        _charters[run] = Charter({
-            owner: p.owner,
-            notice: p.notice,
-            leverage: p.leverage,
-            gate: p.gate,
-            span: uint40(Policies.span(p.window, p.appeal, p.vote)), // six numbers of 32 bits
-            trial: uint40(p.appeal) + p.vote,
-            nodeStake: p.nodeStake,
-            floor: p.penalty + p.bond // at most nodeStake
-        });
-        weights.open(run, p.trainer);
-        specDigests[run] = specDigest;
-        emit RunCreated(run, p.owner, specDigest, p);
+    function open(uint256 run, Terms calldata t) external {
+        _only(address(court.policies()));
+        _limits[run] = Limits(t.reward, t.window, t.grace, t.maxUnits, t.maxPerStep, t.strikes, 0);
+        _charters[run] = Charter(t.owner, t.notice, t.leverage, t.gate, t.span, t.trial, t.nodeStake, t.floor);
     }
 
     // ---- money ------------------------------------------------------------------------------------------------------
@@ -204,8 +189,12 @@ abstract contract Budgets is IRuns {
 
     // ---- shared -----------------------------------------------------------------------------------------------------
 
+    function _only(address who) internal view {
+        if (msg.sender != who) revert Denied(msg.sender);
+    }
+
     function _requireRun(uint256 run) internal view {
-        if (run == 0 || run > count) revert NoSuchRun(run);
+        if (_limits[run].window == 0) revert NoSuchRun(run);
     }
 
     function _limitsOf(uint256 run) internal view returns (Limits memory) {

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Denied, InsufficientStake, NoSuchRun, TooEarly, TooLate, TooLong, WrongAddress, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {Denied, InsufficientStake, TooEarly, TooLate, TooLong, WrongAddress, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
+import {ISignatures} from "./interfaces/ISignatures.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {ILocations} from "./interfaces/ILocations.sol";
+import {IPolicies} from "./interfaces/IPolicies.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
-import {Bench} from "./Bench.sol";
+import {Bonding} from "./Bonding.sol";
 import {Locations} from "./Locations.sol";
 import {Policies} from "./Policies.sol";
 import {Ring} from "./Ring.sol";
 import {Submissions} from "./Submissions.sol";
 import {Tally} from "./Tally.sol";
-import {Typed} from "./Typed.sol";
 
 /// @title Cases and verdicts
-/// @notice Bench holds the validators. See ICourt.
-contract Court is Bench {
+/// @notice See ICourt.
+contract Court is ICourt {
     using Ring for uint256;
     using Tally for uint256;
 
@@ -50,13 +52,6 @@ contract Court is Bench {
         uint256 foundHard;
     }
 
-    /// @dev Who gets what of what Court holds.
-    struct Payroll {
-        IBonds.Payment[] payments;
-        uint256 used;
-        uint256 left;
-    }
-
     bytes32 private constant VERDICT =
         keccak256("Verdict(uint256 run,bytes32 submission,uint8 outcome,uint256 samples,bytes32 details)");
     uint8 private constant ACCEPT = 1;
@@ -65,8 +60,16 @@ contract Court is Bench {
 
     /// @inheritdoc ICourt
     IRuns public immutable runs;
+    /// @inheritdoc ICourt
+    IBonds public immutable bonds;
+    /// @inheritdoc ICourt
+    IBench public immutable bench;
+    /// @inheritdoc ICourt
+    IPolicies public immutable policies;
+    ISignatures private immutable signatures;
     /// @notice Where runs can be reached. Not of ICourt: Runs does without, and has the code it had before there was this.
     ILocations public immutable locations;
+    mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => Case))) internal _cases;
     /// @dev Of the first vote and of the second.
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(bool again => Ballot[])))) internal
@@ -79,19 +82,14 @@ contract Court is Bench {
     /// @inheritdoc ICourt
     mapping(bytes32 submission => mapping(address validator => bool)) public impeached;
 
-    constructor(IRuns runs_) Bench(runs_.bonds()) {
+    constructor(IRuns runs_) {
         if (address(runs_.court()) != address(this)) revert WrongAddress(address(this), address(runs_.court()));
-        runs = runs_;
-        locations = new Locations(this);
+        (runs, bonds, bench, signatures) = (runs_, runs_.bonds(), runs_.bench(), runs_.signatures());
+        policies = new Policies(runs_, this);
+        locations = new Locations(policies);
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc ICourt
-    function policy(uint256 run) external view returns (IRuns.Policy memory p) {
-        p = _policies[run];
-        if (p.window == 0) revert NoSuchRun(run);
-    }
 
     /// @inheritdoc ICourt
     function cases(uint256 run, address seat, uint256 number) external view returns (Case memory) {
@@ -106,7 +104,7 @@ contract Court is Bench {
     /// @inheritdoc ICourt
     function voted(uint256 run, address seat, uint256 number, address validator) public view returns (bool) {
         Case storage c = _cases[run][seat][number];
-        uint256 bit = _bitOf(run, validator, c.earliest);
+        uint256 bit = bench.bitOf(run, validator, c.earliest);
         if (c.excused & bit != 0) return true;
         Ballot[] storage list = _ballots[run][seat][number][c.again];
         for (uint256 i; i < list.length; ++i) {
@@ -119,13 +117,18 @@ contract Court is Bench {
     function isJuror(uint256 run, address seat, uint256 number, address validator) external view returns (bool) {
         Case storage c = _cases[run][seat][number];
         return c.stage == Stage.Appealed && block.timestamp < c.deadline
-            && _bitOf(run, validator, c.earliest) != 0 && !voted(run, seat, number, validator);
+            && bench.bitOf(run, validator, c.earliest) != 0 && !voted(run, seat, number, validator);
     }
 
     /// @inheritdoc ICourt
     function bondFor(uint256 run, uint256 units) public view returns (uint256) {
-        IRuns.Policy storage p = _policies[run];
-        return Policies.bond(p.bond, p.bondBps, p.reward, units);
+        Terms storage p = _terms[run];
+        return Bonding.bond(p.bond, p.bondBps, p.reward, units);
+    }
+
+    /// @inheritdoc ICourt
+    function submissionId(uint256 run, IRuns.SubmissionRef calldata ref) external pure returns (bytes32) {
+        return Submissions.id(run, ref);
     }
 
     /// @inheritdoc ICourt
@@ -146,13 +149,12 @@ contract Court is Bench {
         return stage == Stage.Open ? State.Challenged : State.Appealed;
     }
 
-    // ---- Runs only --------------------------------------------------------------------------------------------------
+    // ---- Policies only ----------------------------------------------------------------------------------------------
 
     /// @inheritdoc ICourt
-    function open(uint256 run, IRuns.Policy calldata p) external {
-        if (msg.sender != address(runs)) revert Denied(msg.sender);
-        Policies.check(p, bonds.delay());
-        _policies[run] = p;
+    function open(uint256 run, Terms calldata terms) external {
+        if (msg.sender != address(policies)) revert Denied(msg.sender);
+        _terms[run] = terms;
     }
 
     // ---- bringing cases ---------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ contract Court is Bench {
             ++submissions;
             _announce(run, list[i], false, evidence, x.seat, x.number);
         }
-        if (submissions > 1 && _policies[run].appeal != 0) {
+        if (submissions > 1 && _terms[run].appeal != 0) {
             for (uint256 i; i * 8 < submissions; ++i) {
                 _parcels[run][x.seat][x.number][i] = x.parcels[i];
             }
@@ -187,15 +189,15 @@ contract Court is Bench {
         if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
         if (msg.sender == c.challenger || msg.sender == c.coSigner) revert Denied(msg.sender);
         uint256 earliest = c.earliest;
-        c.excused = _bitOf(run, c.challenger, earliest) | _bitOf(run, c.coSigner, earliest)
-            | _bitOf(run, c.appellant, earliest);
+        address[5] memory before = [c.challenger, c.coSigner, c.appellant, address(0), address(0)];
+        (c.excused,) = bench.empanel(run, earliest, 0, before);
         uint256 bond = bondFor(run, c.ring.sum());
         (c.challenger, c.stage) = (msg.sender, Stage.Open);
-        c.deadline = _time(block.timestamp + _policies[run].appeal);
+        c.deadline = _time(block.timestamp + _terms[run].appeal);
         (c.bond, c.again, c.keyed) = (uint96(bond), true, false); // at most the lock of the challenger, a uint96
         (c.coSigner, c.appellant) = (address(0), address(0));
         emit ChallengedAgain(run, seat, number, msg.sender, evidence);
-        _sit(run, msg.sender, earliest, bond);
+        bench.sit(run, msg.sender, address(0), earliest, bond);
     }
 
     /// @inheritdoc ICourt
@@ -212,10 +214,9 @@ contract Court is Bench {
         (number, o.ring, o.earliest, o.units) = _accuse(run, submission, seat);
         (o.submissions, o.hard) = (1, true);
         _announce(run, ref, true, evidence, seat, number);
-        if (_policies[run].coSigners != 0) {
+        if (_terms[run].coSigners != 0) {
             if (second.validator == msg.sender) revert Denied(msg.sender);
             _requireVerdict(run, submission, HARD, second);
-            _sit(run, second.validator, o.earliest, bondFor(run, o.units));
             if (samples & second.samples == 0 && samples | second.samples != 0) revert NoCommonSample();
             samples &= second.samples;
             o.coSigner = second.validator;
@@ -230,9 +231,9 @@ contract Court is Bench {
 
     /// @dev Opens a case of the caller's, with its bond at risk; or decides it, where verdicts are instant.
     function _open(CaseId memory id, Opening memory o) private {
-        IRuns.Policy storage p = _policies[id.run];
+        Terms storage p = _terms[id.run];
         uint256 bond = bondFor(id.run, o.units);
-        _sit(id.run, msg.sender, o.earliest, bond);
+        bench.sit(id.run, msg.sender, o.coSigner, o.earliest, bond);
         Case storage c = _cases[id.run][id.seat][id.number];
         (c.challenger, c.earliest, c.deadline, c.stage, c.submissions) =
         (msg.sender, _time(o.earliest), _time(block.timestamp + p.appeal), Stage.Open, o.submissions);
@@ -255,7 +256,7 @@ contract Court is Bench {
     {
         IRuns.Submission memory w = runs.submissions(submission);
         Case storage c = _cases[run][seat][w.number];
-        uint256 window = _policies[run].window;
+        uint256 window = _terms[run].window;
         (time, size) = (w.time, w.units);
         if (time == 0) revert WrongState();
         if (block.timestamp >= time + window) revert TooLate(time + window);
@@ -302,29 +303,24 @@ contract Court is Bench {
         Case storage c = _cases[run][seat][number];
         if (c.stage != Stage.Open) revert WrongState();
         if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
-        IRuns.Policy storage p = _policies[run];
+        Terms storage p = _terms[run];
         uint256 earliest = c.earliest;
         (address operator, address key, uint256 locked, uint256 spent) = runs.parties(run, seat);
-        uint256 excused = c.excused | _bitOf(run, c.challenger, earliest) | _bitOf(run, operator, earliest)
-            | _bitOf(run, key, earliest);
-        if (c.hard) excused |= _bitOf(run, c.coSigner, earliest);
-        bool bystander = msg.sender != operator && msg.sender != key;
-        if (bystander) {
-            _sit(run, msg.sender, earliest, p.bond);
-            uint256 bit = _bitOf(run, msg.sender, earliest);
-            if (excused & bit != 0) revert Denied(msg.sender);
-            excused |= bit;
-            c.appellant = msg.sender;
+        address appellant;
+        if (msg.sender != operator && msg.sender != key) {
+            if (msg.sender == c.challenger || msg.sender == c.coSigner) revert Denied(msg.sender);
+            bench.sit(run, msg.sender, address(0), earliest, p.bond);
+            c.appellant = appellant = msg.sender;
         } else {
             bool keyed = msg.sender != operator;
             if (locked == 0 || (keyed && spent >= p.penalty)) revert InsufficientStake(0, p.bond);
             if (keyed) c.keyed = true;
         }
-        uint256 bench = benchAt(run, earliest);
-        uint256 jurors = bench - excused.ones();
-        if (bystander && jurors == 0) revert TooFewValidators(bench, bench + 1);
+        address[5] memory parties = [c.challenger, c.coSigner, appellant, operator, key];
+        (uint256 excused, uint256 jurors) = bench.empanel(run, earliest, c.excused, parties);
+        if (appellant != address(0) && jurors == 0) revert IBench.TooFewValidators(0, 1);
         (c.stage, c.deadline) = (Stage.Appealed, _time(block.timestamp + p.vote));
-        (c.jurors, c.excused) = (uint8(jurors), excused); // at most PLACES
+        (c.jurors, c.excused) = (uint8(jurors), excused); // a bench has at most 255
         emit Appealed(run, seat, number, msg.sender);
     }
 
@@ -387,8 +383,7 @@ contract Court is Bench {
         if (c.samples & accepted.samples == 0) revert NoCommonSample();
         _requireVerdict(run, submission, ACCEPT, accepted);
         impeached[submission][validator] = true;
-        IRuns.Policy storage p = _policies[run];
-        slashed = _slash(run, validator, p.bond, msg.sender, p.finderBps);
+        slashed = bench.impeach(run, validator, msg.sender);
         emit Impeached(run, validator, submission, msg.sender, slashed);
     }
 
@@ -396,7 +391,8 @@ contract Court is Bench {
     function _juror(uint256 run, Case storage c) private view returns (uint256 bit) {
         if (c.stage != Stage.Appealed) revert WrongState();
         if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
-        bit = 1 << _requireBench(run, msg.sender, c.earliest).place;
+        bit = bench.bitOf(run, msg.sender, c.earliest);
+        if (bit == 0) revert IBench.NotOnBench(msg.sender);
         if (c.excused & bit != 0) revert Denied(msg.sender);
     }
 
@@ -439,7 +435,7 @@ contract Court is Bench {
     /// @dev Ends a stage of a case. What is neither upheld nor cleared went to a vote in vain, or to another case: it waits for
     /// another challenger, if it may have one, or goes back.
     function _close(CaseId memory id, Case storage c, Verdict memory v) private {
-        IRuns.Policy storage p = _policies[id.run];
+        Terms storage p = _terms[id.run];
         IRuns.Ruling memory r;
         uint256 rest = v.members & ~(v.upheld | v.cleared);
         uint256 again = uint256(c.deadline) + p.appeal;
@@ -454,7 +450,7 @@ contract Court is Bench {
         else if (v.voted && v.upheld != 0 && c.appellant == address(0)) r.cost = p.bond;
         c.ring = r.over ? 0 : _part(id, c, v.members, rest);
         (uint256 units, uint256 slashed, uint256 paid) = runs.settle(id.run, id.seat, r);
-        if (c.stage != Stage.Undecided) _pay(id, c, v, lost, paid);
+        if (c.bond != 0 && c.stage != Stage.Undecided) _pay(id, c, v, lost, paid);
         _enter(c, v, rest, r.over ? 0 : again);
         emit Settled(id.run, id.seat, id.number, c.stage, v.upheld, v.cleared, v.convicts, units, slashed);
     }
@@ -477,99 +473,19 @@ contract Court is Bench {
         c.stage = stage;
     }
 
-    /// @dev Ends what the parties of a case risk, and pays the jury, if there was one, and those who were wronged out of what was lost.
-    /// @param lost Of a challenger or co-signer.
-    /// @param purse What Court holds already: the cost of a lost appeal.
-    function _pay(CaseId memory id, Case storage c, Verdict memory v, uint256 lost, uint256 purse) private {
-        IRuns.Policy storage p = _policies[id.run];
-        if (p.appeal == 0) return;
-        address appellant = c.appellant;
-        uint256 bond = c.bond;
-        _rise(id.run, c.challenger, bond);
-        if (c.hard && c.coSigner != address(0)) _rise(id.run, c.coSigner, bond);
-        if (appellant != address(0)) _rise(id.run, appellant, p.bond);
-        if (!v.voted) return;
-        uint256 fee = v.members.ones() * p.juryFee;
-        if (fee > p.bond) fee = p.bond;
-        uint256 pay = c.jurors == 0 ? 0 : fee / c.jurors;
-        uint256 decided = v.upheld | v.cleared;
-        if (lost != 0) {
-            if (lost > bond) lost = bond;
-            purse += _lose(id.run, c.challenger, lost);
-            if (c.hard && c.coSigner != address(0)) purse += _lose(id.run, c.coSigner, lost);
-        } else if (v.upheld != 0 && appellant != address(0)) {
-            purse += _lose(id.run, appellant, p.bond);
-        }
-        if (v.late && v.members & ~decided != 0) {
-            purse += _chargeSilent(id, c, v, pay);
-            if (decided == 0 && purse < pay * c.jurors) purse += _lose(id.run, c.challenger, pay * c.jurors - purse);
-        }
-        if (purse != 0) _disburse(id, c, v, pay, purse);
-    }
-
-    /// @dev Pays jurors for each submission on which they were with the majority, or on which there was none; a validator that
-    /// appealed as if it had cleared all; and of what is left, the operator or the challenger.
-    function _disburse(CaseId memory id, Case storage c, Verdict memory v, uint256 pay, uint256 purse) private {
-        uint256 most = 2;
-        for (uint256 i; i < v.ballots.length; ++i) {
-            most += v.ballots[i].jurors.ones();
-        }
-        Payroll memory r = Payroll(new IBonds.Payment[](most), 0, purse);
-        for (uint256 i; i < v.ballots.length; ++i) {
-            Ballot memory b = v.ballots[i];
-            uint256 against = ((b.foundFalse ^ v.upheld) | (b.foundHard ^ v.foundHard)) & (v.upheld | v.cleared);
-            _oweJurors(r, rosters[id.run], b.jurors, _share(pay, v.members & ~against, v.members));
-        }
-        if (v.upheld != 0 && (v.cleared == 0 || v.convicts)) {
-            _owe(r, c.challenger, (r.left * _policies[id.run].finderBps) / 10_000);
-        } else {
-            if (v.cleared != 0 && c.appellant != address(0)) _owe(r, c.appellant, _share(pay, v.cleared, v.members));
-            (address operator,,,) = runs.parties(id.run, id.seat);
-            _owe(r, operator, v.cleared == 0 ? r.left : r.left / 2); // were it all of a bond, bonds could be traded
-        }
-        bonds.disburse(r.payments); // those not used are of nothing
-    }
-
-    function _oweJurors(Payroll memory r, address[] storage roster, uint256 jurors, uint256 due) private view {
-        for (uint256 place; jurors >> place != 0; ++place) {
-            if ((jurors >> place) & 1 != 0) _owe(r, roster[place], due);
-        }
-    }
-
-    /// @return The part of `pay` for `some` of `all` submissions.
-    function _share(uint256 pay, uint256 some, uint256 all) private pure returns (uint256) {
-        return (pay * some.ones()) / all.ones();
-    }
-
-    function _owe(Payroll memory r, address to, uint256 due) private pure {
-        if (due > r.left) due = r.left;
-        r.left -= due;
-        r.payments[r.used++] = IBonds.Payment(to, uint128(due)); // part of what Court holds, in 128 bits
-    }
-
-    /// @dev Charges one juror's pay to each that neither voted nor abstained while it could.
-    function _chargeSilent(CaseId memory id, Case storage c, Verdict memory v, uint256 pay)
-        private
-        returns (uint256 charged)
-    {
-        uint256 heard = c.excused;
-        for (uint256 i; i < v.ballots.length; ++i) {
-            heard |= v.ballots[i].jurors;
-        }
-        address[] storage roster = rosters[id.run];
-        for (uint256 place; place < roster.length; ++place) {
-            address who = roster[place];
-            uint256 bit = _bitOf(id.run, who, c.earliest);
-            if (bit & ~heard == 0) continue;
-            uint256 taken = _lose(id.run, who, pay);
-            charged += taken;
-            emit Silent(id.run, id.seat, id.number, who, taken);
-        }
-    }
-
-    /// @dev A party's bond is at risk no longer.
-    function _rise(uint256 run, address validator, uint256 bond) private {
-        _validators[run][validator].atRisk -= uint96(bond); // what was added to it
+    /// @dev Ends what the parties of a case risk; after a vote the bench takes and pays what follows from it.
+    /// @param lost By challenger and co-signer each.
+    /// @param paid By the seat, for a lost appeal.
+    function _pay(CaseId memory id, Case storage c, Verdict memory v, uint256 lost, uint256 paid) private {
+        IBench.Payout memory x;
+        (x.challenger, x.appellant, x.bond) = (c.challenger, c.appellant, c.bond);
+        if (c.hard) x.coSigner = c.coSigner;
+        if (!v.voted) return bench.rise(id.run, x.challenger, x.coSigner, x.appellant, x.bond);
+        (x.earliest, x.jurors, x.excused, x.late, x.ballots) = (c.earliest, c.jurors, c.excused, v.late, v.ballots);
+        (x.lost, x.paid) = (lost < x.bond ? lost : x.bond, paid);
+        (x.members, x.upheld, x.foundHard, x.cleared) = (v.members, v.upheld, v.foundHard, v.cleared);
+        (x.operator,,,) = runs.parties(id.run, id.seat);
+        bench.payOut(id.run, id.seat, id.number, x);
     }
 
     /// @dev The submissions a case is about now.
@@ -591,9 +507,13 @@ contract Court is Bench {
         }
     }
 
+    function _time(uint256 time) private pure returns (uint40) {
+        return uint40(time); // block time plus a policy's 32-bit spans fits 40 bits until the year 36,000
+    }
+
     function _requireVerdict(uint256 run, bytes32 submission, uint8 outcome, Receipt calldata r) private view {
         bytes32 content = keccak256(abi.encode(VERDICT, run, submission, outcome, r.samples, r.details));
         // by a plain key: what a contract has signed it can unsign, and so escape impeachment
-        if (!Typed.signedByKey(address(runs), content, r.validator, r.signature)) revert Denied(r.validator);
+        if (!signatures.signedByKey(content, r.validator, r.signature)) revert Denied(r.validator);
     }
 }

@@ -28,7 +28,7 @@ contract Runs is Seats {
     mapping(bytes32 submission => Submission) internal _submissions;
 
     modifier onlyCourt() {
-        if (msg.sender != address(court)) revert Denied(msg.sender);
+        _only(address(court));
         _;
     }
 
@@ -40,11 +40,6 @@ contract Runs is Seats {
     /// @inheritdoc IRuns
     function submissions(bytes32 submission) external view returns (Submission memory) {
         return _submissions[submission];
-    }
-
-    /// @inheritdoc IRuns
-    function submissionId(uint256 run, SubmissionRef calldata ref) external pure returns (bytes32) {
-        return Submissions.id(run, ref);
     }
 
     /// @inheritdoc IRuns
@@ -116,22 +111,20 @@ contract Runs is Seats {
     /// @dev The block that published the weights of `turn`, if they are current.
     function _headBlock(uint256 run, Limits memory l, Turn memory turn) private returns (uint256) {
         uint32 step = uint32(turn.step); // was a uint32
-        Head memory head = _heads[run][step];
-        if (head.number == 0 || (head.superseded != 0 && block.timestamp >= uint256(head.superseded) + l.grace)) {
-            revert WrongStep(step, weights.published(run));
-        }
-        if (head.beacon == 0) {
+        Head storage head = _heads[run][step];
+        (bytes17 beacon, uint256 superseded, uint256 number) = (head.beacon, head.superseded, head.number);
+        if (number == 0 || (superseded != 0 && block.timestamp >= superseded + l.grace)) revert StaleStep(step);
+        if (beacon == 0) {
             weights.draw(run, step);
-            head.beacon = _heads[run][step].beacon;
+            beacon = head.beacon;
         }
-        if (bytes32(head.beacon) != turn.beacon) revert WrongBeacon(turn.beacon, bytes32(head.beacon));
-        return head.number;
+        if (beacon != turn.beacon) revert WrongBeacon(turn.beacon, beacon);
+        return number;
     }
 
     /// @dev The caller's seat, if it may work now on weights published in block `published_`.
     function _worker(uint256 run, Limits memory l, uint256 published_) private view returns (Seat storage s) {
-        s = _seats[run][msg.sender];
-        if (s.role == Role.None) s = _seats[run][_names[run][msg.sender]];
+        s = _seats[run][seatOf(run, msg.sender)];
         if (!_serves(s) || (s.rotated && s.key != msg.sender)) revert Denied(msg.sender);
         if (s.since >= published_) revert SeatTooYoung(s.since, published_);
         (uint256 openHard, uint256 strikes, uint256 pardon) = (s.openHard, s.strikes, s.strikesSince);
@@ -288,7 +281,7 @@ contract Runs is Seats {
         slashed = _take(run, s, 0, due, r.challenger, r.finderBps);
     }
 
-    /// @dev What a lost appeal costs the seat goes to Court, whose jury is paid out of it. What the key alone lost comes out of the
+    /// @dev What a lost appeal costs the seat goes to the bench, whose jury is paid out of it. What the key alone lost comes out of the
     /// penalty, for that is all that a key can lose.
     function _payForAppeal(uint256 run, Seat storage s, Ruling calldata r) private returns (uint256 paid) {
         uint256 cost = r.cost;
@@ -296,7 +289,7 @@ contract Runs is Seats {
             uint256 rest = r.penalty - s.spent;
             if (cost > rest) cost = rest;
         }
-        paid = _take(run, s, 0, cost, msg.sender, 10_000);
+        paid = _take(run, s, 0, cost, address(bench), 10_000);
         if (r.keyed) s.spent += uint96(paid); // at most the penalty
     }
 

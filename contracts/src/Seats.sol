@@ -4,11 +4,15 @@ pragma solidity ^0.8.28;
 import {Denied, TooEarly, TooLate, TooLong, WrongState} from "./interfaces/Errors.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
 import {Budgets} from "./Budgets.sol";
-import {Typed} from "./Typed.sol";
 
 /// @title Seats of nodes
 /// @notice The second part of Runs: who works for whom, with which key and which stake. See IRuns.
 abstract contract Seats is Budgets {
+    struct Offer {
+        address to;
+        uint40 deadline;
+    }
+
     bytes32 private constant JOIN =
         keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
     bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
@@ -17,7 +21,8 @@ abstract contract Seats is Budgets {
 
     mapping(uint256 run => mapping(address seat => Seat)) internal _seats;
     mapping(uint256 run => mapping(address key => address seat)) internal _names; // of keys rotated in
-    mapping(uint256 run => mapping(address seat => Offer)) internal _offers;
+    /// @inheritdoc IRuns
+    mapping(uint256 run => mapping(address seat => Offer)) public offers;
 
     /// @inheritdoc IRuns
     function seats(uint256 run, address node) external view returns (Seat memory) {
@@ -41,11 +46,6 @@ abstract contract Seats is Budgets {
     }
 
     /// @inheritdoc IRuns
-    function offers(uint256 run, address seat) external view returns (Offer memory) {
-        return _offers[run][seat];
-    }
-
-    /// @inheritdoc IRuns
     function join(
         uint256 run,
         address node,
@@ -59,12 +59,12 @@ abstract contract Seats is Budgets {
         address gate = _charters[run].gate;
         Seat storage s = _seats[run][seatOf(run, node)];
         if (s.role == Role.Banned) revert WrongState();
-        if (s.role != Role.None && s.operator != msg.sender) revert Denied(msg.sender);
+        if (s.role != Role.None) _only(s.operator);
         if (s.rotated && s.key != node) revert Denied(node);
         _requireConsent(run, node, peer, hardware, deadline, nodeSig);
         if (gate != address(0)) {
             bytes32 content = keccak256(abi.encode(INVITE, run, node, deadline));
-            if (!Typed.signedBy(address(this), content, gate, gateSig)) revert Denied(gate);
+            if (!signatures.signedBy(content, gate, gateSig)) revert Denied(gate);
         }
         (s.operator, s.role, s.hardware, s.since, s.until) = (msg.sender, Role.Active, hardware, _block(), 0);
         emit Joined(run, node, msg.sender, peer, hardware);
@@ -91,19 +91,19 @@ abstract contract Seats is Budgets {
     /// @inheritdoc IRuns
     function offer(uint256 run, address node, address to, uint40 deadline) external {
         (address seat,) = _operated(run, node);
-        _offers[run][seat] = Offer(to, deadline);
+        offers[run][seat] = Offer(to, deadline);
         emit Offered(run, seat, to, deadline);
     }
 
     /// @inheritdoc IRuns
     function accept(uint256 run, address node) external {
         address seat = seatOf(run, node);
-        Offer memory o = _offers[run][seat];
-        if (msg.sender != o.to) revert Denied(msg.sender);
+        Offer storage o = offers[run][seat];
+        _only(o.to);
         if (block.timestamp > o.deadline) revert TooLate(o.deadline);
         Seat storage s = _seats[run][seat];
         address from = s.operator;
-        delete _offers[run][seat];
+        delete offers[run][seat];
         (s.operator, s.since) = (msg.sender, _block());
         emit HandedOver(run, seat, msg.sender, from);
         bonds.move(from, msg.sender, s.locked);
@@ -114,7 +114,7 @@ abstract contract Seats is Budgets {
         address seat = seatOf(run, node);
         Seat storage s = _seats[run][seat];
         if (!_serves(s)) revert WrongState();
-        if (msg.sender != s.operator && s.locked >= _charters[run].floor) revert Denied(msg.sender);
+        if (s.locked >= _charters[run].floor) _only(s.operator);
         _end(run, seat, s, s.role == Role.Active ? Role.Left : s.role, block.timestamp);
     }
 
@@ -137,7 +137,7 @@ abstract contract Seats is Budgets {
         from += _charters[run].span;
         if (block.timestamp < from) revert TooEarly(from);
         (s.locked, s.most) = (0, 0);
-        delete _offers[run][seat];
+        delete offers[run][seat];
         emit Released(run, seat, operator, amount);
         bonds.unlock(operator, amount);
     }
@@ -148,7 +148,7 @@ abstract contract Seats is Budgets {
     function _operated(uint256 run, address node) private view returns (address seat, Seat storage s) {
         seat = seatOf(run, node);
         s = _seats[run][seat];
-        if (msg.sender != s.operator) revert Denied(msg.sender);
+        _only(s.operator);
     }
 
     function _serves(Seat storage s) internal view returns (bool) {
@@ -185,7 +185,7 @@ abstract contract Seats is Budgets {
         if (block.timestamp > deadline) revert TooLate(deadline);
         if (peer.length > PEER) revert TooLong(peer.length, PEER);
         bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
-        if (!Typed.signedByKey(address(this), content, node, nodeSig)) revert Denied(node);
+        if (!signatures.signedByKey(content, node, nodeSig)) revert Denied(node);
     }
 
     /// @dev Locks what is missing of the caller's stake.

@@ -4,10 +4,11 @@ pragma solidity ^0.8.28;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {Denied, ZeroAmount} from "./interfaces/Errors.sol";
+import {IPolicies} from "./interfaces/IPolicies.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {ISignatures} from "./interfaces/ISignatures.sol";
 import {IVouchers} from "./interfaces/IVouchers.sol";
 import {Transfers} from "./Transfers.sol";
-import {Typed} from "./Typed.sol";
 
 /// @title Pay of validators
 /// @notice See IVouchers.
@@ -26,6 +27,8 @@ contract Vouchers is IVouchers {
     IRuns public immutable runs;
     /// @inheritdoc IVouchers
     IERC20 public immutable token;
+    IPolicies private immutable policies;
+    ISignatures private immutable signatures;
     /// @inheritdoc IVouchers
     mapping(uint256 run => uint256) public pots;
     /// @inheritdoc IVouchers
@@ -34,11 +37,12 @@ contract Vouchers is IVouchers {
 
     constructor(IRuns runs_) {
         (runs, token) = (runs_, runs_.token());
+        (policies, signatures) = (runs_.court().policies(), runs_.signatures());
     }
 
     /// @inheritdoc IVouchers
     function fund(uint256 run, uint256 amount) external {
-        runs.court().policy(run); // reverts where there is no such run
+        policies.policy(run); // reverts where there is no such run
         if (amount == 0) revert ZeroAmount();
         pots[run] += amount;
         emit VouchersFunded(run, amount);
@@ -50,16 +54,16 @@ contract Vouchers is IVouchers {
         external
         returns (uint256 amount)
     {
-        IRuns.Policy memory p = runs.court().policy(run);
+        IPolicies.Policy memory p = policies.policy(run);
         bytes32 content = keccak256(abi.encode(VOUCHER, run, validator, total));
         uint256 paid = redeemed[run][validator];
         uint256 most = pots[run];
-        bool owners = Typed.signedBy(address(runs), content, p.owner, signature);
+        bool owners = signatures.signedBy(content, p.owner, signature);
         uint256 capped;
         if (!owners) {
             address trainer = runs.weights().trainer(run);
-            if (!Typed.signedBy(address(runs), content, trainer, signature)) revert Denied(trainer);
-            if (runs.court().validators(run, validator).since == 0) revert Denied(validator);
+            if (!signatures.signedBy(content, trainer, signature)) revert Denied(trainer);
+            if (runs.bench().validators(run, validator).since == 0) revert Denied(validator);
             capped = _left(run, p);
             if (capped < most) most = capped;
         }
@@ -75,10 +79,10 @@ contract Vouchers is IVouchers {
 
     /// @inheritdoc IVouchers
     function left(uint256 run) external view returns (uint256) {
-        return _left(run, runs.court().policy(run));
+        return _left(run, policies.policy(run));
     }
 
-    function _left(uint256 run, IRuns.Policy memory p) private view returns (uint256) {
+    function _left(uint256 run, IPolicies.Policy memory p) private view returns (uint256) {
         Period storage period = _periods[run];
         return period.number == block.timestamp / p.window ? p.voucherCap - period.paid : p.voucherCap;
     }

@@ -2,7 +2,9 @@
 pragma solidity ^0.8.28;
 
 import {Denied, WrongState, ZeroAddress} from "./interfaces/Errors.sol";
+import {IBench} from "./interfaces/IBench.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
+import {IPolicies} from "./interfaces/IPolicies.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
 import {IWeights} from "./interfaces/IWeights.sol";
 
@@ -21,18 +23,14 @@ contract Weights is IWeights {
     IRuns public immutable runs;
     /// @inheritdoc IWeights
     ICourt public immutable court;
+    IBench private immutable bench;
     mapping(uint256 run => Trainer) internal _trainers;
     mapping(uint256 run => mapping(uint32 step => bytes32)) internal _manifests;
     mapping(uint256 run => mapping(uint32 step => uint256 block_)) internal _redrawn; // source, where the first was missed
 
-    modifier onlyRuns() {
-        if (msg.sender != address(runs)) revert Denied(msg.sender);
-        _;
-    }
-
     /// @param runs_ Whose constructor makes this.
-    constructor(IRuns runs_, ICourt court_) {
-        (runs, court) = (runs_, court_);
+    constructor(IRuns runs_, ICourt court_, IBench bench_) {
+        (runs, court, bench) = (runs_, court_, bench_);
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -81,7 +79,7 @@ contract Weights is IWeights {
         uint32 count = _trainers[run].published;
         if (manifest == 0) revert WrongState();
         if (step != count) revert IRuns.WrongStep(step, count);
-        court.requireJury(run);
+        bench.requireJury(run);
         _manifests[run][step] = manifest;
         _trainers[run].published = count + 1;
         emit Published(run, step, manifest);
@@ -111,7 +109,7 @@ contract Weights is IWeights {
 
     /// @inheritdoc IWeights
     function appoint(uint256 run, address trainer_) external {
-        IRuns.Policy memory p = court.policy(run);
+        IPolicies.Policy memory p = court.policies().policy(run);
         if (msg.sender != p.owner) revert Denied(msg.sender);
         if (trainer_ == address(0)) revert ZeroAddress();
         Trainer storage t = _trainers[run];
@@ -121,7 +119,8 @@ contract Weights is IWeights {
     }
 
     /// @inheritdoc IWeights
-    function open(uint256 run, address trainer_) external onlyRuns {
+    function open(uint256 run, address trainer_) external {
+        if (msg.sender != address(court.policies())) revert Denied(msg.sender);
         _trainers[run].current = trainer_;
     }
 

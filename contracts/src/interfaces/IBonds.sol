@@ -4,11 +4,11 @@ pragma solidity ^0.8.28;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 /// @title Stake of operators and validators
-/// @notice Two slashers, Runs and Court, fixed at birth; no owner; nothing to upgrade. Stake backs seats by being locked.
+/// @notice Two slashers, Runs and Bench, fixed at birth; no owner; nothing to upgrade. Stake backs seats by being locked.
 /// Only locked stake can be slashed, and locked stake cannot leave: what is on its way out backs nothing, and no verdict
 /// can strand it.
 /// @dev Balance of this contract >= total = sum over accounts of active + leaving; locked <= active; locked = sum of the
-/// account's seats in Runs and Court. (Tokens sent here without `deposit` belong to nobody.)
+/// account's seats in Runs and Bench. (Tokens sent here without `deposit` belong to nobody.)
 interface IBonds {
     struct Account {
         uint128 active; // may back seats
@@ -41,7 +41,7 @@ interface IBonds {
     function sink() external view returns (address);
 
     function runs() external view returns (address);
-    function court() external view returns (address);
+    function bench() external view returns (address);
 
     /// @notice Sum over all accounts of active + leaving; never more than 128 bits, so no account can overflow.
     function total() external view returns (uint128);

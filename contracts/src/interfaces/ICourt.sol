@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "./IBench.sol";
 import {IBonds} from "./IBonds.sol";
+import {IPolicies} from "./IPolicies.sol";
 import {IRuns} from "./IRuns.sol";
 
-/// @title Validators and verdicts
+/// @title Cases and verdicts
 /// @notice Who judges the submissions of a run, and how. A case lists submissions of one seat; the verdict is on each of them.
 /// Soft: it earns nothing. Hard: everything of the seat within the window is revoked, the seat is banned and its stake slashed.
 /// Silence of the accused convicts; a node, its operator or a validator that stands by the submissions may appeal, and then the
 /// bench votes: everybody seated before the work, without the parties. A majority of the bench decides each submission.
-/// @dev The bench of a case is fixed by the time of its oldest submission: validators seated before it that had not announced
-/// their end by then. Each of them serves until every case on that submission is over, so nobody can arrange a bench around a
-/// case, and its size is known when the case is appealed.
+/// @dev Who the validators are, and what money a verdict moves, is in IBench.
 interface ICourt {
-    struct Validator {
-        bool approved; // by the run's owner
-        uint40 since; // when it took its seat; zero: it has none
-        uint40 until; // end of service; zero: none in sight
-        uint8 place; // bit that stands for it in ballots; fixed when it first takes a seat
-        uint96 locked; // of its stake
-        uint96 atRisk; // of that, in open cases it is a party to
+    /// @notice What of a policy it needs: see IPolicies.
+    struct Terms {
+        uint96 bond;
+        uint96 reward;
+        uint16 bondBps;
+        uint16 finderBps;
+        uint8 coSigners;
+        uint96 penalty;
+        uint96 fee;
+        uint32 window;
+        uint32 appeal;
+        uint32 vote;
     }
 
     enum Stage {
@@ -82,17 +87,10 @@ interface ICourt {
         bytes signature; // ECDSA over Verdict(run, submission, outcome, samples, details); outcome 1: accept, 2: soft, 3: hard
     }
 
-    error NotOnBench(address validator);
     error NoCommonSample();
-    error TooFewValidators(uint256 seated, uint256 needed);
     error TooManySubmissions(uint256 submissions, uint256 most);
     error InvalidBallot();
-    error BenchFull();
 
-    event ValidatorApproved(uint256 indexed run, address indexed validator, bool approved);
-    event ValidatorSeated(uint256 indexed run, address indexed validator, bool seated, uint256 until);
-    event ValidatorReinforced(uint256 indexed run, address indexed validator, uint256 locked);
-    event ValidatorReleased(uint256 indexed run, address indexed validator, uint256 amount);
     event Challenged(
         uint256 indexed run,
         address indexed node,
@@ -141,8 +139,6 @@ interface ICourt {
         uint256 units,
         uint256 slashed
     );
-    /// @notice A juror that neither voted nor abstained in time paid one juror's pay.
-    event Silent(uint256 indexed run, address indexed seat, uint256 number, address indexed validator, uint256 charged);
     event Impeached(
         uint256 indexed run, address indexed validator, bytes32 indexed submission, address finder, uint256 slashed
     );
@@ -151,13 +147,8 @@ interface ICourt {
 
     function runs() external view returns (IRuns);
     function bonds() external view returns (IBonds);
-
-    function policy(uint256 run) external view returns (IRuns.Policy memory);
-
-    function validators(uint256 run, address validator) external view returns (Validator memory);
-
-    /// @notice How many validators have a seat and no end of service in sight.
-    function seated(uint256 run) external view returns (uint256);
+    function bench() external view returns (IBench);
+    function policies() external view returns (IPolicies);
 
     /// @notice Case `number` against `seat`; a seat's cases are counted from 1.
     function cases(uint256 run, address seat, uint256 number) external view returns (Case memory);
@@ -171,12 +162,6 @@ interface ICourt {
     /// @notice Whether `validator` may vote on an appealed case now.
     function isJuror(uint256 run, address seat, uint256 number, address validator) external view returns (bool);
 
-    /// @notice How many validators are the bench of what is submitted at `time`.
-    function benchAt(uint256 run, uint256 time) external view returns (uint256);
-
-    /// @notice The validator whose place is `place`.
-    function rosters(uint256 run, uint256 place) external view returns (address);
-
     /// @notice What a challenger risks whose case withholds `units`: the policy's bond, or bondBps of what they are worth.
     function bondFor(uint256 run, uint256 units) external view returns (uint256);
 
@@ -186,33 +171,13 @@ interface ICourt {
     function impeached(bytes32 submission, address validator) external view returns (bool);
     function stateOf(uint256 run, IRuns.SubmissionRef calldata ref) external view returns (State);
 
-    // ---- the bench --------------------------------------------------------------------------------------------------
+    /// @return keccak256(abi.encode(run, node, step, sequence, root))
+    function submissionId(uint256 run, IRuns.SubmissionRef calldata ref) external pure returns (bytes32);
 
-    /// @notice Lets `validator` take a seat; or withdraws that, which ends its service one span later: see
-    /// IRuns.Policy. The run's owner calls.
-    function approve(uint256 run, address validator, bool on) external;
+    // ---- Policies only ----------------------------------------------------------------------------------------------
 
-    /// @notice Takes the caller's validator seat; or gives it up, which ends its service one span later.
-    function enlist(uint256 run, bool on) external;
-
-    /// @notice Locks more of the caller's stake in its seat: every open case puts a bond of it at risk.
-    function reinforce(uint256 run, uint96 amount) external;
-
-    /// @notice Ends the service of a validator whose stake no longer covers one bond, as it would itself. Anyone may call it.
-    function unseat(uint256 run, address validator) external;
-
-    /// @notice Frees a validator's stake, two spans after its service and when its cases are closed. Until
-    /// then it answers for what it signed. Anyone may call it.
-    function release(uint256 run, address validator) external;
-
-    // ---- Runs only --------------------------------------------------------------------------------------------------
-
-    /// @notice Takes a new run under its judgement, if its policy is sound.
-    function open(uint256 run, IRuns.Policy calldata p) external;
-
-    /// @notice Reverts where verdicts can be appealed but a jury could not be found: one juror beside
-    /// challenger and co-signer.
-    function requireJury(uint256 run) external view;
+    /// @notice Keeps what it needs of a new run's policy.
+    function open(uint256 run, Terms calldata terms) external;
 
     // ---- cases ------------------------------------------------------------------------------------------------------
 

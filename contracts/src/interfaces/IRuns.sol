@@ -2,43 +2,36 @@
 pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IBench} from "./IBench.sol";
 import {IBonds} from "./IBonds.sol";
 import {ICourt} from "./ICourt.sol";
+import {ISignatures} from "./ISignatures.sol";
 import {IWeights} from "./IWeights.sol";
 
 /// @title Training runs
-/// @notice A run has an immutable policy, seats for nodes, submissions, and rewards that vest when submissions
-/// can no longer be challenged. Weights and beacons live in IWeights, validators and verdicts in ICourt, their pay in IVouchers.
+/// @notice A run has a budget, seats for nodes, submissions, and rewards that vest when submissions
+/// can no longer be challenged. Policies live in IPolicies, weights and beacons in IWeights, verdicts in ICourt,
+/// validators in IBench, their pay in IVouchers.
 /// @dev Balance of this contract >= sum over runs of free + reserved; reserved = reward * all unclaimed units.
 interface IRuns {
     // ---- types ------------------------------------------------------------------------------------------------------
 
-    /// @notice Fixed for the life of a run. Times in seconds, money in the token's smallest unit. Court keeps it.
-    /// A run's *span* is window + 3 * appeal + 2 * vote: from a submission to the last moment at which a case on it can be open.
-    struct Policy {
-        address owner; // funds the run, approves validators, appoints the trainer, may pause submissions and ban nodes
-        uint96 fee; // from the seat to the challenger, for each strike
-        address trainer; // first hot key that publishes weights, signs manifests, storage receipts and vouchers: see IWeights
-        uint96 reward; // tokens per unit
-        address gate; // signs invitations; zero: anyone with stake may join
-        uint32 notice; // from the owner's announcement (pause, defund, ban, appoint) to its effect; at least `grace`
-        uint32 grace; // for which a superseded head still accepts work; longer than the longest rollout
-        uint32 maxUnits; // largest claim in one submission; less than 2^29
-        uint96 bond; // least at risk in a case and in an appeal
-        uint96 juryFee; // pay of a whole jury for each submission of an appealed case; at most `bond` for a case
-        uint16 bondBps; // a challenger risks this many hundredths of a per cent of what its case withholds, if that is more than `bond`
-        uint16 finderBps; // the challenger's share of a slash, in hundredths of a per cent; at most 5,000
-        uint8 coSigners; // 1: a hard challenge needs a second validator's signature; 0: it needs none
-        uint8 strikes; // rejected or skipped submissions within one window that suspend a seat
-        uint16 leverage; // a proven seat's reward at risk of a verdict may be this many times its locked stake
-        uint32 window; // in which a submission may be challenged
-        uint32 appeal; // in which a case may be appealed; zero: verdicts are instant and final
-        uint32 vote; // in which validators vote on an appeal
-        uint16 maxPerStep; // most sequence numbers of one seat for one step
-        uint96 nodeStake; // locked per node seat
-        uint96 penalty; // slashed on a hard verdict, once per seat; all that the seat's key can lose by itself
-        uint96 validatorStake; // locked per validator seat
-        uint96 voucherCap; // most that vouchers signed by the trainer pay in one window
+    /// @notice What of a policy it needs: see IPolicies.
+    struct Terms {
+        address owner;
+        uint96 reward;
+        address gate;
+        uint96 nodeStake;
+        uint96 floor; // penalty + bond
+        uint32 window;
+        uint32 grace;
+        uint32 notice;
+        uint32 maxUnits;
+        uint40 span;
+        uint40 trial; // appeal + vote
+        uint16 maxPerStep;
+        uint16 leverage;
+        uint8 strikes;
     }
 
     struct Funds {
@@ -103,12 +96,6 @@ interface IRuns {
         uint8 index; // in that case
     }
 
-    /// @notice Who may take over a seat, and until when.
-    struct Offer {
-        address to;
-        uint40 deadline;
-    }
-
     /// @notice Where the units of a submission are that gets accused.
     enum Whereabouts {
         Seat, // where they were born, or returned to
@@ -150,17 +137,17 @@ interface IRuns {
         uint256 revoked; // units that do not
         uint256 strikes;
         uint96 fee; // for each strike, to the challenger
-        uint96 cost; // of a lost appeal of the seat's own, to Court for the jury; zero: it lost none
+        uint96 cost; // of a lost appeal of the seat's own, to the bench for the jury; zero: it lost none
         uint96 penalty; // of a conviction
         uint16 finderBps;
     }
 
     // ---- errors -----------------------------------------------------------------------------------------------------
 
-    error InvalidPolicy(bytes32 field);
     error InvalidUnits(uint256 units, uint256 most);
     error Unfunded(uint256 available, uint256 wanted);
     error WrongStep(uint256 step, uint256 expected);
+    error StaleStep(uint256 step);
     error WrongSequence(uint256 sequence, uint256 expected);
     error WrongBeacon(bytes32 beacon, bytes32 expected);
     error SeatTooYoung(uint256 since, uint256 published);
@@ -172,7 +159,6 @@ interface IRuns {
 
     // ---- events -----------------------------------------------------------------------------------------------------
 
-    event RunCreated(uint256 indexed run, address indexed owner, bytes32 specDigest, Policy policy);
     event Funded(uint256 indexed run, int256 amount);
     event Defunding(uint256 indexed run, uint256 amount, uint256 from);
     event Paused(uint256 indexed run, bool paused, uint256 from);
@@ -193,17 +179,13 @@ interface IRuns {
     function token() external view returns (IERC20);
     function bonds() external view returns (IBonds);
     function court() external view returns (ICourt);
+    function bench() external view returns (IBench);
     function weights() external view returns (IWeights);
+    function signatures() external view returns (ISignatures);
 
-    /// @notice Number of runs; they are counted from 1.
-    function count() external view returns (uint256);
-
-    function specDigests(uint256 run) external view returns (bytes32);
     function funds(uint256 run) external view returns (Funds memory);
 
     function status(uint256 run) external view returns (Status memory);
-    function paused(uint256 run) external view returns (bool);
-
     /// @notice What submitting reads of version `step` of the weights.
     function heads(uint256 run, uint32 step) external view returns (Head memory);
 
@@ -219,22 +201,16 @@ interface IRuns {
         view
         returns (address operator, address key, uint256 locked, uint256 spent);
 
-    function offers(uint256 run, address seat) external view returns (Offer memory);
+    /// @notice Who may take over a seat, and until when.
+    function offers(uint256 run, address seat) external view returns (address to, uint40 deadline);
 
     function submissions(bytes32 submission) external view returns (Submission memory);
-
-    /// @return keccak256(abi.encode(run, node, step, sequence, root))
-    function submissionId(uint256 run, SubmissionRef calldata ref) external pure returns (bytes32);
 
     /// @return ready Units that may be claimed now.
     /// @return pending Units that still wait: for their window, or for an open case.
     function claimable(uint256 run, address node) external view returns (uint256 ready, uint256 pending);
 
     // ---- runs -------------------------------------------------------------------------------------------------------
-
-    /// @notice Creates a run. Anyone may; nothing of it can touch stake that was not locked in it.
-    /// @param specDigest SHA-256 of the run spec's canonical JSON.
-    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run);
 
     /// @notice Adds to what pays rewards, paid by the caller (who approved it before).
     function fund(uint256 run, uint128 amount) external;
@@ -316,6 +292,11 @@ interface IRuns {
     /// @notice Pays the operator what has matured. Anyone may call it.
     function claim(uint256 run, address node) external returns (uint256 amount);
 
+    // ---- Policies only ----------------------------------------------------------------------------------------------
+
+    /// @notice Keeps what it needs of a new run's policy.
+    function open(uint256 run, Terms calldata terms) external;
+
     // ---- Weights only -----------------------------------------------------------------------------------------------
 
     /// @notice Makes version `step` the head, and supersedes the one before.
@@ -342,7 +323,7 @@ interface IRuns {
     /// @notice Carries out what Court found: returns or revokes units, counts strikes, convicts, slashes.
     /// @return units Revoked.
     /// @return slashed Taken from the seat's stake.
-    /// @return paid Of that, what a lost appeal cost: it is in Court's account of Bonds.
+    /// @return paid Of that, what a lost appeal cost: it is in the bench's account of Bonds.
     function settle(uint256 run, address seat, Ruling calldata r)
         external
         returns (uint256 units, uint256 slashed, uint256 paid);

@@ -52,6 +52,6 @@ interface IWeights {
     /// @notice Makes another key the trainer's once the notice has passed; again, another one. The run's owner calls.
     function appoint(uint256 run, address trainer_) external;
 
-    /// @notice Keeps the first key of a new run. Runs calls.
+    /// @notice Keeps the first key of a new run. Policies calls.
     function open(uint256 run, address trainer_) external;
 }
