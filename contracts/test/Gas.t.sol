@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../src/interfaces/IPolicies.sol";
 import {ICourt} from "../src/interfaces/ICourt.sol";
 import {IRuns} from "../src/interfaces/IRuns.sol";
 import {Vm} from "./support/Test.sol";
@@ -74,7 +75,7 @@ contract GasTest is World {
     }
 
     function test_soft_instant() public {
-        IRuns.Policy memory p = keyed(instantPolicy());
+        IPolicies.Policy memory p = keyed(instantPolicy());
         switchTo(p);
         submit(0, 5);
         bytes memory data = abi.encodeCall(court.challenge, (run, one(submit(0, 5)), EVIDENCE));
@@ -111,7 +112,7 @@ contract GasTest is World {
         uint256 number = accuse(0, 1, submit(0, 5));
         bytes memory data = abi.encodeCall(court.appeal, (run, nodes[0], number));
         spend("appeal", nodes[0], address(court), data, 80_000);
-        data = abi.encodeCall(court.vote, (run, nodes[0], number, false));
+        data = abi.encodeCall(court.vote, (run, nodes[0], number, 0, 0, EVIDENCE));
         spend("vote", validators[2], address(court), data, 110_000);
         spend("vote that acquits", validators[3], address(court), data, 260_000);
     }
@@ -133,8 +134,8 @@ contract GasTest is World {
     function test_publish() public {
         publish(run);
         pass(10);
-        bytes memory data = abi.encodeCall(runs.publish, (run, 2, manifestOf(2)));
-        spend("publish", vm.addr(TRAINER_KEY), address(runs), data, 150_000);
+        bytes memory data = abi.encodeCall(weights.publish, (run, 2, manifestOf(2)));
+        spend("publish", vm.addr(TRAINER_KEY), address(weights), data, 150_000);
     }
 
     function test_redeem() public {
@@ -161,17 +162,13 @@ contract GasTest is World {
         spend("locate (512 bytes)", OWNER, address(locations), data, 480_000);
     }
 
-    function keyed(IRuns.Policy memory p) internal pure returns (IRuns.Policy memory) {
+    function keyed(IPolicies.Policy memory p) internal pure returns (IPolicies.Policy memory) {
         p.trainer = vm.addr(TRAINER_KEY);
         return p;
     }
 
     function publish(uint256 run_) internal override {
-        vm.roll(block.number + 1);
-        vm.warp(block.timestamp + 2);
-        uint32 step = runs.published(run_);
-        vm.prank(vm.addr(TRAINER_KEY));
-        runs.publish(run_, step, manifestOf(step));
+        publishBy(vm.addr(TRAINER_KEY), run_);
     }
 
     function submission(uint256 i) internal view returns (bytes memory) {

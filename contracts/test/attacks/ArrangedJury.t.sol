@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
@@ -26,12 +27,12 @@ contract ArrangedJuryTest is World {
         pass(1);
         for (uint256 i; i < 3; ++i) {
             vm.prank(puppets[i]);
-            expectRefusal(ICourt.NotOnBench.selector, puppets[i]);
-            court.vote(run, nodes[0], number, true);
+            expectRefusal(IBench.NotOnBench.selector, puppets[i]);
+            court.vote(run, nodes[0], number, 1, 1, EVIDENCE);
         }
         ICourt.Receipt memory second = coSignature(2, ref);
         vm.prank(puppets[0]);
-        expectRefusal(ICourt.NotOnBench.selector, puppets[0]);
+        expectRefusal(IBench.NotOnBench.selector, puppets[0]);
         court.accuse(run, ref, 1, EVIDENCE, second);
     }
 
@@ -39,7 +40,7 @@ contract ArrangedJuryTest is World {
         pack();
         IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.prank(puppets[0]);
-        expectRefusal(ICourt.NotOnBench.selector, puppets[0]);
+        expectRefusal(IBench.NotOnBench.selector, puppets[0]);
         court.challenge(run, one(ref), EVIDENCE);
     }
 
@@ -77,8 +78,8 @@ contract ArrangedJuryTest is World {
         approve(run, validators[0], false);
         approve(run, validators[1], false);
         vm.prank(TRAINER);
-        expectRefusal(ICourt.TooFewValidators.selector, 3, 4);
-        runs.publish(run, 1, manifestOf(1));
+        expectRefusal(IBench.TooFewValidators.selector, 3, 4);
+        weights.publish(run, 1, manifestOf(1));
     }
 
     function test_a_quorum_that_cannot_be_reached_slashes_nobody() public {

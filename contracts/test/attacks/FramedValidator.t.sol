@@ -9,7 +9,7 @@ import {World} from "../support/World.sol";
 contract FramedValidatorTest is World {
     function test_the_framed_validator_is_heard_and_wins() public {
         IRuns.SubmissionRef memory ref = submit(0, 100);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         ICourt.Receipt memory accepted =
             ICourt.Receipt(validators[2], 1, EVIDENCE, signVerdict(run, submission, 1, 1, validatorKeys[2]));
         uint256 number = accuse(0, 1, ref); // the operator will be silent
@@ -26,7 +26,7 @@ contract FramedValidatorTest is World {
 
     function test_a_charge_covers_only_what_both_accusers_name() public {
         IRuns.SubmissionRef memory ref = submit(0, 100);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         // the honest second names sample 7; the framer would have sample 0 convicted along with it
         ICourt.Receipt memory second =
             ICourt.Receipt(validators[1], 1 << 7, EVIDENCE, signVerdict(run, submission, 3, 1 << 7, validatorKeys[1]));

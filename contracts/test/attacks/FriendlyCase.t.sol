@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
@@ -65,7 +66,7 @@ contract FriendlyCaseTest is World {
     }
 
     function test_a_hard_case_without_a_quorum() public convictedAllTheSame {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.vote = 1 hours;
         switchTo(p);
         cheat = submit(0, 1_000);

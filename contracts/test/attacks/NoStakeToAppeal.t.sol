@@ -27,7 +27,7 @@ contract NoStakeToAppealTest is World {
     function test_no_appeal_ever_fails_for_want_of_stake() public {
         for (uint256 v; v < 2; ++v) {
             vm.prank(validators[v]);
-            court.reinforce(run, STAKE - VALIDATOR_STAKE);
+            bench.reinforce(run, STAKE - VALIDATOR_STAKE);
         }
         IRuns.SubmissionRef[] memory submissions = submitMany(0, 12, 1);
         for (uint256 i; i < 12; ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, InsufficientStake, TooEarly, TooLate, WrongState} from "../../src/interfaces/Errors.sol";
@@ -57,10 +58,10 @@ contract AppealTest is World {
 
     function test_strangers_and_other_operators_do_not_appeal() public {
         vm.prank(STRANGER);
-        expectRefusal(ICourt.NotOnBench.selector, STRANGER);
+        expectRefusal(IBench.NotOnBench.selector, STRANGER);
         court.appeal(run, nodes[0], soft);
         vm.prank(operators[1]);
-        expectRefusal(ICourt.NotOnBench.selector, operators[1]);
+        expectRefusal(IBench.NotOnBench.selector, operators[1]);
         court.appeal(run, nodes[0], soft);
     }
 
@@ -71,23 +72,23 @@ contract AppealTest is World {
         vm.prank(validators[1]);
         court.appeal(run, nodes[0], soft);
         assertEq(court.cases(run, nodes[0], soft).appellant, validators[1]);
-        assertEq(court.validators(run, validators[1]).openCases, 1);
+        assertEq(bench.validators(run, validators[1]).atRisk, BOND);
         vm.prank(validators[1]);
         expectRefusal(Denied.selector, validators[1]); // a party, no juror
-        court.vote(run, nodes[0], soft, false);
+        court.vote(run, nodes[0], soft, 0, 0, EVIDENCE);
         uint256 snapshot = vm.snapshotState();
         vote(2, 0, soft, false);
         vote(3, 0, soft, false);
         assertEq(bonds.accounts(validators[0]).active, STAKE - BOND);
         assertEq(bonds.accounts(validators[1]).active, STAKE + BOND / 2); // who appealed has won
         assertEq(bonds.accounts(operators[0]).active, STAKE);
-        assertEq(court.validators(run, validators[1]).openCases, 0);
+        assertEq(bench.validators(run, validators[1]).atRisk, 0);
         vm.revertToState(snapshot);
         vote(2, 0, soft, true);
         vote(3, 0, soft, true);
         uint256 share = uint256(BOND) * FINDER_BPS / 10_000;
         assertEq(bonds.accounts(validators[1]).active, STAKE - BOND);
-        assertEq(court.validators(run, validators[1]).locked, VALIDATOR_STAKE - BOND);
+        assertEq(bench.validators(run, validators[1]).locked, VALIDATOR_STAKE - BOND);
         assertEq(bonds.accounts(validators[0]).active, STAKE + share + FEE);
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - FEE); // the seat did not appeal, and loses no bond
     }
@@ -109,7 +110,7 @@ contract AppealTest is World {
         appeal(0, hard);
         vm.prank(validators[3]);
         expectRefusal(Denied.selector, validators[3]);
-        court.vote(run, nodes[0], hard, true);
+        court.vote(run, nodes[0], hard, 1, 1, EVIDENCE);
     }
 
     function test_a_quorum_of_one_side_decides_at_once() public {
@@ -119,13 +120,13 @@ contract AppealTest is World {
         assertStage(0, soft, ICourt.Stage.Appealed);
         vm.prank(validators[3]);
         vm.expectEmit(address(court));
-        emit ICourt.Voted(run, nodes[0], soft, validators[3], false);
+        emit ICourt.Voted(run, nodes[0], soft, validators[3], 0, 0, EVIDENCE);
         vm.expectEmit(address(court));
-        emit ICourt.Settled(run, nodes[0], soft, ICourt.Stage.Cleared, false, 0, 0);
-        court.vote(run, nodes[0], soft, false);
+        emit ICourt.Settled(run, nodes[0], soft, ICourt.Stage.Cleared, 0, 1, false, 0, 0);
+        court.vote(run, nodes[0], soft, 0, 0, EVIDENCE);
         vm.prank(validators[4]);
         expectRefusal(WrongState.selector);
-        court.vote(run, nodes[0], soft, false);
+        court.vote(run, nodes[0], soft, 0, 0, EVIDENCE);
     }
 
     function test_winning_pays_half_the_challengers_bond_and_returns_the_units() public {
@@ -134,8 +135,8 @@ contract AppealTest is World {
         vote(2, 0, soft, false);
         assertState(ref, ICourt.State.Cleared);
         assertEq(bonds.accounts(validators[0]).active, STAKE - BOND);
-        assertEq(court.validators(run, validators[0]).locked, VALIDATOR_STAKE - BOND);
-        assertEq(court.validators(run, validators[0]).openCases, 0);
+        assertEq(bench.validators(run, validators[0]).locked, VALIDATOR_STAKE - BOND);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(bonds.accounts(operators[0]).active, STAKE + BOND / 2);
         assertEq(bonds.accounts(SINK).active, BOND - BOND / 2);
         assertEq(runs.seats(run, nodes[0]).held, 0);
@@ -170,14 +171,14 @@ contract AppealTest is World {
         pass(1);
         vm.prank(validators[3]);
         expectRefusal(TooLate.selector, block.timestamp);
-        court.vote(run, nodes[0], soft, false);
+        court.vote(run, nodes[0], soft, 0, 0, EVIDENCE);
         vm.expectEmit(address(court));
-        emit ICourt.Settled(run, nodes[0], soft, ICourt.Stage.Undecided, false, 100, 0);
+        emit ICourt.Settled(run, nodes[0], soft, ICourt.Stage.Undecided, 0, 0, false, 0, 0);
         settle(0, soft);
         nothingLost();
         assertState(ref, ICourt.State.Revoked);
         assertEq(runs.seats(run, nodes[0]).strikes, 0);
-        assertEq(court.validators(run, validators[0]).openCases, 0);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
     }
 
     function test_without_a_quorum_a_hard_case_is_a_soft_one() public {
@@ -193,8 +194,8 @@ contract AppealTest is World {
         assertEq(runs.seats(run, nodes[0]).openHard, 0);
         assertState(accused, ICourt.State.Revoked);
         assertEq(runs.funds(run).reserved, 107 * uint256(REWARD));
-        assertEq(court.validators(run, validators[1]).openCases, 0);
-        assertEq(court.validators(run, validators[2]).openCases, 0);
+        assertEq(bench.validators(run, validators[1]).atRisk, 0);
+        assertEq(bench.validators(run, validators[2]).atRisk, 0);
         publish(run);
         submit(0, 1);
     }
@@ -217,26 +218,26 @@ contract AppealTest is World {
         assertEq(bonds.accounts(validators[2]).active, STAKE - BOND);
         assertEq(bonds.accounts(operators[0]).active, STAKE + 2 * (BOND / 2));
         assertEq(runs.seats(run, nodes[0]).openHard, 0);
-        assertEq(court.validators(run, validators[1]).openCases, 0);
-        assertEq(court.validators(run, validators[2]).openCases, 0);
+        assertEq(bench.validators(run, validators[1]).atRisk, 0);
+        assertEq(bench.validators(run, validators[2]).atRisk, 0);
     }
 
     function test_jurors_vote_once_on_appealed_cases_and_only_if_of_the_bench() public {
         vm.prank(validators[1]);
         expectRefusal(WrongState.selector);
-        court.vote(run, nodes[0], soft, true);
+        court.vote(run, nodes[0], soft, 1, 1, EVIDENCE);
         appeal(0, soft);
         vote(1, 0, soft, true);
         assertTrue(court.voted(run, nodes[0], soft, validators[1]));
         vm.prank(validators[1]);
         expectRefusal(Denied.selector, validators[1]);
-        court.vote(run, nodes[0], soft, true);
+        court.vote(run, nodes[0], soft, 1, 1, EVIDENCE);
         vm.prank(validators[0]);
         expectRefusal(Denied.selector, validators[0]);
-        court.vote(run, nodes[0], soft, true);
+        court.vote(run, nodes[0], soft, 1, 1, EVIDENCE);
         vm.prank(STRANGER);
-        expectRefusal(ICourt.NotOnBench.selector, STRANGER);
-        court.vote(run, nodes[0], soft, true);
+        expectRefusal(IBench.NotOnBench.selector, STRANGER);
+        court.vote(run, nodes[0], soft, 1, 1, EVIDENCE);
     }
 
     function test_votes_of_one_case_do_not_count_in_another() public {
@@ -248,9 +249,9 @@ contract AppealTest is World {
         vote(1, 0, soft, true);
         vote(1, 0, second, true);
         vote(1, 1, elsewhere, true);
-        assertEq(court.cases(run, nodes[0], soft).uphold, 1);
-        assertEq(court.cases(run, nodes[0], second).uphold, 1);
-        assertEq(court.cases(run, nodes[1], elsewhere).uphold, 1);
+        assertEq(court.ballots(run, nodes[0], soft).length, 1);
+        assertEq(court.ballots(run, nodes[0], second).length, 1);
+        assertEq(court.ballots(run, nodes[1], elsewhere).length, 1);
     }
 
     function test_lost_appeals_leave_the_penalty_whole() public {

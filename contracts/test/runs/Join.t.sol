@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, InsufficientStake, NoSuchRun, TooLate, WrongState} from "../../src/interfaces/Errors.sol";
 import {Wallet} from "../support/Wallet.sol";
@@ -181,7 +182,7 @@ contract JoinTest is World {
     }
 
     function gated(address gate) internal {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.gate = gate;
         other = open(p);
     }

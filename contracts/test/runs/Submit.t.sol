@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied} from "../../src/interfaces/Errors.sol";
 import {World} from "../support/World.sol";
@@ -12,7 +13,7 @@ contract SubmitTest is World {
         vm.expectEmit(address(runs));
         emit IRuns.Submitted(run, nodes[0], root, 0, 0, units);
         submit(ref, units, beaconOf(run, 0));
-        IRuns.Submission memory w = runs.submissions(runs.submissionId(run, ref));
+        IRuns.Submission memory w = runs.submissions(court.submissionId(run, ref));
         assertEq(w.time, block.timestamp);
         assertEq(w.units, units);
         assertEq(w.number, 0);
@@ -26,7 +27,7 @@ contract SubmitTest is World {
 
     function test_a_submission_is_named_by_run_node_step_sequence_and_root() public view {
         IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 3, 4, SPEC);
-        assertEq(runs.submissionId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
+        assertEq(court.submissionId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
     }
 
     function test_sequences_are_used_once_and_in_order() public {
@@ -49,7 +50,7 @@ contract SubmitTest is World {
     }
 
     function test_a_seat_commits_at_most_so_many_files_a_step() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.maxPerStep = 2;
         switchTo(p);
         submit(0, 1);
@@ -106,15 +107,15 @@ contract SubmitTest is World {
         seat(run, 0);
         uint256 since = block.number;
         vm.prank(TRAINER);
-        runs.publish(run, 1, manifestOf(1)); // in the very block
+        weights.publish(run, 1, manifestOf(1)); // in the very block
         refused(1, 0, abi.encodeWithSelector(IRuns.SeatTooYoung.selector, since, since));
         publish(run);
         submit(0, 1);
     }
 
     function test_no_reward_is_promised_without_budget() public {
-        IRuns.Policy memory p = policy();
-        run = runs.create(p, SPEC);
+        IPolicies.Policy memory p = policy();
+        run = policies.create(p, SPEC);
         runs.fund(run, 10 * uint128(REWARD));
         people(run);
         publish(run);
@@ -124,7 +125,7 @@ contract SubmitTest is World {
     }
 
     function test_what_a_seat_may_have_at_risk_is_a_multiple_of_its_stake() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.maxUnits = type(uint32).max;
         switchTo(p);
         uint32 most = uint32(uint256(NODE_STAKE) * LEVERAGE / REWARD);
@@ -147,7 +148,7 @@ contract SubmitTest is World {
     }
 
     function test_without_rewards_a_seat_is_bound_by_the_ring_alone() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         (p.reward, p.maxUnits) = (0, type(uint32).max);
         switchTo(p);
         submit(0, type(uint32).max);
@@ -160,7 +161,7 @@ contract SubmitTest is World {
     }
 
     function test_a_reward_at_the_type_limit() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.reward = type(uint96).max;
         switchTo(p);
         refusedUnits(1, abi.encodeWithSelector(IRuns.Unfunded.selector, BUDGET, type(uint96).max));

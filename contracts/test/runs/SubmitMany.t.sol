@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
 
@@ -77,7 +78,7 @@ contract SubmitManyTest is World {
     }
 
     function test_sums_of_units_do_not_wrap() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         (p.reward, p.maxUnits) = (0, type(uint32).max);
         switchTo(p);
         IRuns.Item[] memory items = new IRuns.Item[](2);
@@ -93,7 +94,7 @@ contract SubmitManyTest is World {
         for (uint32 i; i < 8; ++i) {
             IRuns.SubmissionRef memory ref =
                 IRuns.SubmissionRef(nodes[0], 0, i, keccak256(abi.encode(run, nodes[0], uint32(0), i)));
-            IRuns.Submission memory w = runs.submissions(runs.submissionId(run, ref));
+            IRuns.Submission memory w = runs.submissions(court.submissionId(run, ref));
             assertGt(w.units, 0);
             digest = keccak256(abi.encode(digest, w));
         }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IBench} from "../../src/interfaces/IBench.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {ILocations} from "../../src/interfaces/ILocations.sol";
@@ -32,6 +34,7 @@ abstract contract World is Test {
     uint256 internal constant SUPPLY = 1e9 * uint256(MUR);
     uint256 internal constant START = 1_800_000_000; // block time at which every test starts
     bytes32 internal constant SPEC = keccak256("spec");
+    uint40 internal constant NEVER = type(uint40).max; // a deadline
     bytes32 internal constant EVIDENCE = keccak256("evidence");
 
     address internal constant OWNER = address(0x0A);
@@ -69,6 +72,8 @@ abstract contract World is Test {
     IRuns public runs;
     IBonds public bonds;
     ICourt public court;
+    IBench public bench;
+    IPolicies public policies;
     IWeights public weights;
     IVouchers public vouchers;
     ILocations public locations;
@@ -111,7 +116,7 @@ abstract contract World is Test {
         runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
         court = ICourt(create("Court", abi.encode(runs)));
         vouchers = IVouchers(create("Vouchers", abi.encode(runs)));
-        (bonds, weights) = (runs.bonds(), runs.weights());
+        (bonds, weights, bench, policies) = (runs.bonds(), runs.weights(), runs.bench(), court.policies());
         locations = IHasLocations(address(court)).locations();
         token_.approve(address(runs), type(uint256).max);
         token_.approve(address(bonds), type(uint256).max);
@@ -132,7 +137,7 @@ abstract contract World is Test {
 
     // ---- runs -------------------------------------------------------------------------------------------------------
 
-    function policy() internal pure returns (IRuns.Policy memory p) {
+    function policy() internal pure returns (IPolicies.Policy memory p) {
         p.owner = OWNER;
         p.trainer = TRAINER;
         p.window = WINDOW;
@@ -157,14 +162,14 @@ abstract contract World is Test {
         p.reward = REWARD;
     }
 
-    function instantPolicy() internal pure returns (IRuns.Policy memory p) {
+    function instantPolicy() internal pure returns (IPolicies.Policy memory p) {
         p = policy();
         (p.appeal, p.vote) = (0, 0);
     }
 
     /// @dev Creates and funds a run.
-    function open(IRuns.Policy memory p) internal returns (uint256 run_) {
-        run_ = runs.create(p, SPEC);
+    function open(IPolicies.Policy memory p) internal returns (uint256 run_) {
+        run_ = policies.create(p, SPEC);
         runs.fund(run_, BUDGET);
     }
 
@@ -180,7 +185,7 @@ abstract contract World is Test {
     }
 
     /// @dev Makes `run` a new run of this policy, with everyone seated and the first weights published.
-    function switchTo(IRuns.Policy memory p) internal {
+    function switchTo(IPolicies.Policy memory p) internal {
         run = open(p);
         people(run);
         publish(run);
@@ -199,6 +204,11 @@ abstract contract World is Test {
         weights.publish(run_, step, manifestOf(step));
         vm.roll(block.number + 2);
         vm.warp(block.timestamp + 4);
+    }
+
+    function paused(uint256 run_) internal view returns (bool) {
+        uint256 from = runs.status(run_).pausedFrom;
+        return from != 0 && block.timestamp >= from;
     }
 
     function manifestOf(uint32 step) internal pure returns (bytes32) {
@@ -266,12 +276,12 @@ abstract contract World is Test {
 
     function approve(uint256 run_, address validator, bool on) internal {
         vm.prank(OWNER);
-        court.approve(run_, validator, on);
+        bench.approve(run_, validator, on);
     }
 
     function enlist(uint256 run_, address validator, bool on) internal {
         vm.prank(validator);
-        court.enlist(run_, on);
+        bench.enlist(run_, on);
     }
 
     // ---- submissions -------------------------------------------------------------------------------------------------------
@@ -348,7 +358,7 @@ abstract contract World is Test {
         view
         returns (ICourt.Receipt memory)
     {
-        bytes memory signature = signVerdict(run, runs.submissionId(run, ref), 3, samples, validatorKeys[w]);
+        bytes memory signature = signVerdict(run, court.submissionId(run, ref), 3, samples, validatorKeys[w]);
         return ICourt.Receipt(validators[w], samples, EVIDENCE, signature);
     }
 
