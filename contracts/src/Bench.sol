@@ -112,7 +112,7 @@ contract Bench is IBench {
             (v.since, v.until) = (_time(block.timestamp), 0);
             _level(run, seated(run) + 1);
             emit ValidatorSeated(run, msg.sender, true, 0);
-            uint96 stake = _terms[run].validatorStake;
+            uint128 stake = _terms[run].validatorStake;
             if (v.locked < stake) _lock(run, v, stake - v.locked);
         } else {
             if (!_permanent(v)) revert WrongState();
@@ -138,7 +138,7 @@ contract Bench is IBench {
     /// @inheritdoc IBench
     function release(uint256 run, address validator) external {
         Validator storage v = _validators[run][validator];
-        (uint256 from, uint96 amount) = (v.until, v.locked);
+        (uint256 from, uint128 amount) = (v.until, v.locked);
         if (from == 0 || amount == 0 || v.atRisk != 0) revert WrongState();
         from += 2 * _terms[run].span;
         if (block.timestamp < from) revert TooEarly(from);
@@ -290,13 +290,13 @@ contract Bench is IBench {
         if (_terms[run].juryFee == 0) return; // verdicts are instant
         uint256 needed = v.atRisk + bond;
         if (needed > v.locked) revert InsufficientStake(v.locked, needed);
-        v.atRisk = uint96(needed); // at most locked
+        v.atRisk = uint128(needed); // at most locked
     }
 
     function _rise(uint256 run, address challenger, address coSigner, address appellant, uint256 bond) private {
         // what was added to it
-        _validators[run][challenger].atRisk -= uint96(bond);
-        if (coSigner != address(0)) _validators[run][coSigner].atRisk -= uint96(bond);
+        _validators[run][challenger].atRisk -= uint128(bond);
+        if (coSigner != address(0)) _validators[run][coSigner].atRisk -= uint128(bond);
         if (appellant != address(0)) _validators[run][appellant].atRisk -= _terms[run].bond;
     }
 
@@ -312,8 +312,8 @@ contract Bench is IBench {
         Validator storage v = _validators[run][validator];
         uint256 locked = v.locked;
         if (amount > locked) amount = locked;
-        taken = bonds.slash(validator, uint128(amount), finder, finderBps); // at most locked, a uint96
-        v.locked = uint96(locked - taken);
+        taken = bonds.slash(validator, uint128(amount), finder, finderBps); // at most locked, a uint128
+        v.locked = uint128(locked - taken);
     }
 
     function _time(uint256 time) private pure returns (uint40) {
@@ -338,7 +338,7 @@ contract Bench is IBench {
         else levels.push(now_);
     }
 
-    function _lock(uint256 run, Validator storage v, uint96 amount) private {
+    function _lock(uint256 run, Validator storage v, uint128 amount) private {
         v.locked += amount;
         emit ValidatorReinforced(run, msg.sender, v.locked);
         bonds.lock(msg.sender, amount);

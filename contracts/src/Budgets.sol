@@ -22,7 +22,8 @@ abstract contract Budgets is IRuns {
 
     /// @dev All that submitting work reads of a run, in one word: a copy of the policy's, and when to look at the status.
     struct Limits {
-        uint96 reward;
+        uint88 reward;
+        uint8 leverage;
         uint32 window;
         uint32 grace;
         uint32 maxUnits;
@@ -35,7 +36,6 @@ abstract contract Budgets is IRuns {
     struct Charter {
         address owner;
         uint32 notice;
-        uint16 leverage;
         address gate;
         uint40 span; // see IPolicies
         uint40 trial; // appeal + vote
@@ -101,8 +101,8 @@ abstract contract Budgets is IRuns {
     /// @inheritdoc IRuns
     function open(uint256 run, Terms calldata t) external {
         _only(address(court.policies()));
-        _limits[run] = Limits(t.reward, t.window, t.grace, t.maxUnits, t.maxPerStep, t.strikes, 0);
-        _charters[run] = Charter(t.owner, t.notice, t.leverage, t.gate, t.span, t.trial, t.nodeStake, t.floor);
+        _limits[run] = Limits(t.reward, t.leverage, t.window, t.grace, t.maxUnits, t.maxPerStep, t.strikes, 0);
+        _charters[run] = Charter(t.owner, t.notice, t.gate, t.span, t.trial, t.nodeStake, t.floor);
     }
 
     // ---- money ------------------------------------------------------------------------------------------------------

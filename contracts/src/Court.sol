@@ -194,8 +194,8 @@ contract Court is ICourt {
         uint256 bond = bondFor(run, c.ring.sum());
         (c.challenger, c.stage) = (msg.sender, Stage.Open);
         c.deadline = _time(block.timestamp + _terms[run].appeal);
-        (c.bond, c.again, c.keyed) = (uint96(bond), true, false); // at most the lock of the challenger, a uint96
-        (c.coSigner, c.appellant) = (address(0), address(0));
+        (c.coSigner, c.bond) = (address(0), uint88(bond)); // at most a validator's lock, or `sit` reverts; see IPolicies
+        (c.appellant, c.keyed, c.again) = (address(0), false, true);
         emit ChallengedAgain(run, seat, number, msg.sender, evidence);
         bench.sit(run, msg.sender, address(0), earliest, bond);
     }
@@ -237,7 +237,7 @@ contract Court is ICourt {
         Case storage c = _cases[id.run][id.seat][id.number];
         (c.challenger, c.earliest, c.deadline, c.stage, c.submissions) =
         (msg.sender, _time(o.earliest), _time(block.timestamp + p.appeal), Stage.Open, o.submissions);
-        if (o.hard) (c.hard, c.coSigner, c.samples) = (true, o.coSigner, o.samples);
+        if (o.hard) (c.coSigner, c.hard, c.samples) = (o.coSigner, true, o.samples);
         c.ring = o.ring;
         if (p.appeal == 0) {
             Verdict memory v;
@@ -245,7 +245,7 @@ contract Court is ICourt {
             v.upheld = v.members;
             _close(id, c, v);
         } else {
-            c.bond = uint96(bond); // at most the lock of the challenger, a uint96
+            c.bond = uint88(bond); // at most the lock of the challenger, a uint88
         }
     }
 
@@ -280,7 +280,7 @@ contract Court is ICourt {
             return ring;
         }
         (ring, c.ring) = (c.ring.clear().add(epoch, w.units), c.ring.sub(epoch, w.units));
-        c.gone |= 1 << w.index;
+        (c.gone, c.parted) = (c.gone | 1 << w.index, true);
         Verdict memory v;
         if (_members(c) == 0) _close(id, c, v); // nothing is left to dispute
     }
@@ -449,10 +449,10 @@ contract Court is ICourt {
         if (v.cleared != 0 && !v.convicts) lost = bondFor(id.run, _part(id, c, v.members, v.cleared).sum());
         else if (v.voted && v.upheld != 0 && c.appellant == address(0)) r.cost = p.bond;
         c.ring = r.over ? 0 : _part(id, c, v.members, rest);
-        (uint256 units, uint256 slashed, uint256 paid) = runs.settle(id.run, id.seat, r);
-        if (c.bond != 0 && c.stage != Stage.Undecided) _pay(id, c, v, lost, paid);
+        IRuns.Outcome memory o = runs.settle(id.run, id.seat, r);
+        if (c.bond != 0 && c.stage != Stage.Undecided) _pay(id, c, v, lost, o);
         _enter(c, v, rest, r.over ? 0 : again);
-        emit Settled(id.run, id.seat, id.number, c.stage, v.upheld, v.cleared, v.convicts, units, slashed);
+        emit Settled(id.run, id.seat, id.number, c.stage, v.upheld, v.cleared, v.convicts, o.units, o.slashed);
     }
 
     /// @dev Writes down what has become of a case.
@@ -468,29 +468,28 @@ contract Court is ICourt {
             if (upheld != 0) c.upheld = upheld;
             if (cleared != 0) c.cleared = cleared;
         }
-        if (again != 0) c.gone |= v.upheld | v.cleared;
+        if (again != 0 && v.upheld | v.cleared != 0) (c.gone, c.parted) = (c.gone | v.upheld | v.cleared, true);
         if (c.hard != v.convicts) c.hard = v.convicts;
         c.stage = stage;
     }
 
     /// @dev Ends what the parties of a case risk; after a vote the bench takes and pays what follows from it.
     /// @param lost By challenger and co-signer each.
-    /// @param paid By the seat, for a lost appeal.
-    function _pay(CaseId memory id, Case storage c, Verdict memory v, uint256 lost, uint256 paid) private {
+    function _pay(CaseId memory id, Case storage c, Verdict memory v, uint256 lost, IRuns.Outcome memory o) private {
         IBench.Payout memory x;
         (x.challenger, x.appellant, x.bond) = (c.challenger, c.appellant, c.bond);
         if (c.hard) x.coSigner = c.coSigner;
         if (!v.voted) return bench.rise(id.run, x.challenger, x.coSigner, x.appellant, x.bond);
         (x.earliest, x.jurors, x.excused, x.late, x.ballots) = (c.earliest, c.jurors, c.excused, v.late, v.ballots);
-        (x.lost, x.paid) = (lost < x.bond ? lost : x.bond, paid);
+        (x.lost, x.paid, x.operator) = (lost < x.bond ? lost : x.bond, o.paid, o.operator);
         (x.members, x.upheld, x.foundHard, x.cleared) = (v.members, v.upheld, v.foundHard, v.cleared);
-        (x.operator,,,) = runs.parties(id.run, id.seat);
         bench.payOut(id.run, id.seat, id.number, x);
     }
 
     /// @dev The submissions a case is about now.
     function _members(Case storage c) private view returns (uint256) {
-        return ((1 << c.submissions) - 1) & ~c.gone;
+        uint256 all = (1 << c.submissions) - 1;
+        return c.parted ? all & ~c.gone : all;
     }
 
     /// @dev The units of some submissions of a case, by epoch.

@@ -52,7 +52,7 @@ contract Policies is IPolicies {
             run,
             IRuns.Terms({
                 owner: p.owner,
-                reward: p.reward,
+                reward: uint88(p.reward), // checked above
                 gate: p.gate,
                 nodeStake: p.nodeStake,
                 floor: p.penalty + p.bond, // at most nodeStake
@@ -112,6 +112,8 @@ contract Policies is IPolicies {
         _require(p.strikes != 0, "strikes");
         _require(p.finderBps <= 5_000, "finderBps"); // a culprit and its accuser together must lose
         _require(p.bondBps <= 10_000, "bondBps");
+        _require(p.reward <= type(uint88).max, "reward"); // what Runs has room for
+        _require(p.bond <= type(uint88).max, "bond"); // what a case has room for
         _require(p.coSigners <= 1, "coSigners");
         if (p.appeal != 0) {
             _require(p.vote != 0, "vote");

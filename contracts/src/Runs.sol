@@ -160,12 +160,10 @@ contract Runs is Seats {
         Seat storage s = _seats[run][seat];
         if (s.role == Role.None) revert WrongState();
         s.ring = _rolled(s, Ring.epochAt(block.timestamp, l.window));
-        uint64 units = s.openHard == 0 ? s.vested : s.safe;
+        uint64 units = s.vested;
+        if (s.openHard != 0) (units, s.safe) = (s.safe, 0);
         s.vested -= units;
-        s.safe = 0;
-        uint256 proven = uint256(s.proven) + units;
-        s.proven = proven < type(uint32).max ? uint32(proven) : type(uint32).max;
-        _cover(run, s, s.locked);
+        _trust(s, l, uint256(s.most) + units);
         amount = uint256(units) * l.reward;
         _funds[run].reserved -= uint128(amount); // what was reserved for these units, in 128 bits
         emit Claimed(run, seat, s.operator, units, amount);
@@ -233,63 +231,48 @@ contract Runs is Seats {
     }
 
     /// @inheritdoc IRuns
-    function settle(uint256 run, address seat, Ruling calldata r)
-        external
-        onlyCourt
-        returns (uint256 units, uint256 slashed, uint256 paid)
-    {
+    function settle(uint256 run, address seat, Ruling calldata r) external onlyCourt returns (Outcome memory o) {
+        Limits memory l = _limitsOf(run);
         Seat storage s = _seats[run][seat];
         bool accused = s.openHard != 0;
         if (r.over) --s.openCases;
         if (r.unshut) --s.openHard;
-        if (r.cost != 0) paid = _payForAppeal(run, s, r);
+        o.operator = s.operator;
+        if (r.cost != 0) o.slashed = o.paid = _payForAppeal(l, s, r);
         // a conviction has taken everything, and the penalty: cases beside it only close, or cost a lost appeal
-        if (s.swept) return (0, paid, paid);
-        Limits memory l = _limitsOf(run);
-        s.ring = _rolled(s, Ring.epochAt(block.timestamp, l.window));
+        if (s.swept) return o;
+        uint256 own = _rolled(s, Ring.epochAt(block.timestamp, l.window));
         if (r.convicts) {
-            (units, slashed) = _convict(run, s, r, accused ? s.safe : s.vested);
+            uint64 safe = accused ? s.safe : s.vested; // what had matured before anybody accused it
+            o.units = own.sum() + s.held + (s.vested - safe);
+            own = own.clear();
+            (s.vested, s.safe, s.held, s.swept) = (safe, safe, 0, true);
+            uint256 due = r.penalty - s.spent;
+            s.spent = r.penalty;
             _end(run, seat, s, Role.Banned, _serves(s) ? block.timestamp : s.until);
+            o.slashed += _take(l, s, 0, due, r.challenger, r.finderBps);
         } else {
-            units = r.revoked;
-            s.held -= uint32(units + r.back.sum()); // parts of what was added to it
-            if (r.back != 0) {
-                uint256 matured;
-                (s.ring, matured) = s.ring.merge(r.back);
-                s.vested += uint64(matured); // as in _rolled
-            }
-            if (r.strikes != 0) {
-                uint256 fee = _strike(s, l, r.strikes) * r.fee;
-                slashed = _take(run, s, r.penalty - s.spent, fee, r.challenger, 10_000);
-            }
+            o.units = r.revoked;
+            s.held -= uint32(r.revoked + r.back.sum()); // parts of what was added to it
+            uint256 matured;
+            if (r.back != 0) (own, matured) = own.merge(r.back);
+            if (matured != 0) s.vested += uint64(matured); // as in _rolled
+            uint256 fee = r.strikes == 0 ? 0 : _strike(s, l, r.strikes) * r.fee;
+            if (fee != 0) o.slashed += _take(l, s, r.penalty - s.spent, fee, r.challenger, 10_000);
         }
-        if (units != 0) _revoke(run, units * l.reward);
-        slashed += paid;
-    }
-
-    /// @dev Takes everything of a seat that is within the window, or in a case, and what is left of its penalty.
-    /// @param safe What had matured before anybody accused it.
-    function _convict(uint256 run, Seat storage s, Ruling calldata r, uint64 safe)
-        private
-        returns (uint256 units, uint256 slashed)
-    {
-        units = s.ring.sum() + s.held + (s.vested - safe);
-        s.ring = s.ring.clear();
-        (s.vested, s.safe, s.held, s.swept) = (safe, safe, 0, true);
-        uint256 due = r.penalty - s.spent;
-        s.spent = r.penalty;
-        slashed = _take(run, s, 0, due, r.challenger, r.finderBps);
+        s.ring = own;
+        if (o.units != 0) _revoke(run, o.units * l.reward);
     }
 
     /// @dev What a lost appeal costs the seat goes to the bench, whose jury is paid out of it. What the key alone lost comes out of the
     /// penalty, for that is all that a key can lose.
-    function _payForAppeal(uint256 run, Seat storage s, Ruling calldata r) private returns (uint256 paid) {
+    function _payForAppeal(Limits memory l, Seat storage s, Ruling calldata r) private returns (uint256 paid) {
         uint256 cost = r.cost;
         if (r.keyed) {
             uint256 rest = r.penalty - s.spent;
             if (cost > rest) cost = rest;
         }
-        paid = _take(run, s, 0, cost, address(bench), 10_000);
+        paid = _take(l, s, 0, cost, address(bench), 10_000);
         if (r.keyed) s.spent += uint96(paid); // at most the penalty
     }
 
@@ -303,7 +286,7 @@ contract Runs is Seats {
     }
 
     /// @dev Slashes up to `amount` of what the seat locked, leaving `senior`.
-    function _take(uint256 run, Seat storage s, uint256 senior, uint256 amount, address finder, uint16 finderBps)
+    function _take(Limits memory l, Seat storage s, uint256 senior, uint256 amount, address finder, uint16 finderBps)
         private
         returns (uint128 taken)
     {
@@ -312,6 +295,7 @@ contract Runs is Seats {
         if (amount < most) most = amount;
         if (most == 0) return 0;
         taken = bonds.slash(s.operator, uint128(most), finder, finderBps); // at most locked, a uint96
-        _cover(run, s, uint96(locked - taken)); // at most locked
+        s.locked = uint96(locked - taken); // at most locked
+        _trust(s, l, s.most);
     }
 }

@@ -155,17 +155,20 @@ abstract contract Seats is Budgets {
         return s.role == Role.Active || (s.role == Role.Banned && block.timestamp < s.until);
     }
 
-    /// @dev Sets what a seat has locked, and with it how many units it may have at risk of a verdict: as many as its stake is
-    /// worth, and one more for each it was ever paid for, but no more than `leverage` times its stake answers for or a ring holds.
-    function _cover(uint256 run, Seat storage s, uint96 locked) internal {
-        (uint256 reward, uint256 most) = (_limits[run].reward, type(uint32).max);
-        if (most * reward > locked) {
-            uint256 worth = uint256(locked) * _charters[run].leverage / reward;
-            uint256 earned = locked / reward + s.proven;
-            if (earned < worth) worth = earned;
-            if (worth < most) most = worth;
+    /// @dev Lets a seat have `most` units at risk of a verdict, or as many as its stake is worth, if those are more; but no more
+    /// than `leverage` times its stake answers for, or a ring holds.
+    function _trust(Seat storage s, Limits memory l, uint256 most) internal {
+        (uint256 locked, uint256 reward) = (s.locked, l.reward);
+        if (reward == 0) {
+            most = type(uint32).max;
+        } else {
+            uint256 worth = locked / reward;
+            if (most < worth) most = worth;
+            worth = (locked * l.leverage) / reward;
+            if (most > worth) most = worth;
+            if (most > type(uint32).max) most = type(uint32).max;
         }
-        (s.locked, s.most) = (locked, uint32(most)); // at most 32 bits: see above
+        s.most = uint32(most); // at most 32 bits: see above
     }
 
     function _end(uint256 run, address seat, Seat storage s, Role role, uint256 until) internal {
@@ -192,7 +195,8 @@ abstract contract Seats is Budgets {
     function _lockUp(uint256 run, Seat storage s) private {
         (uint96 locked, uint96 wanted) = (s.locked, _charters[run].nodeStake);
         if (locked >= wanted) return;
-        _cover(run, s, wanted);
+        s.locked = wanted;
+        _trust(s, _limits[run], s.most);
         bonds.lock(msg.sender, wanted - locked);
     }
 

@@ -26,13 +26,11 @@ library Tally {
         }
         uint256 majority = jurors / 2 + 1;
         uint256 minority = jurors == 0 ? 1 : jurors - jurors / 2; // so many against it, and there is none
+        if (votes < minority) return c;
         c.foundFalse = _atLeast(falses, majority);
         c.foundHard = _atLeast(hards, majority);
-        uint256 mild; // not hard, by so many that no majority can find it so
-        if (votes >= minority) {
-            c.cleared = ~_atLeast(falses, votes - minority + 1);
-            mild = ~_atLeast(hards, votes - minority + 1);
-        }
+        c.cleared = ~_atLeast(falses, votes - minority + 1);
+        uint256 mild = ~_atLeast(hards, votes - minority + 1); // not hard, by so many that no majority can find it so
         c.decided = c.cleared | c.foundHard | (c.foundFalse & mild);
     }
 

@@ -13,12 +13,12 @@ import {IRuns} from "./IRuns.sol";
 /// case, and its size is known when the case is appealed.
 interface IBench {
     struct Validator {
+        uint128 locked; // of its stake
+        uint128 atRisk; // of that, in open cases it is a party to
         bool approved; // by the run's owner
         uint40 since; // when it took its seat; zero: it has none
         uint40 until; // end of service; zero: none in sight
         uint8 place; // bit that stands for it in ballots; fixed when it first takes a seat
-        uint96 locked; // of its stake
-        uint96 atRisk; // of that, in open cases it is a party to
     }
 
     /// @notice What of a policy it needs.

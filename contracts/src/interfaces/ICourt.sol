@@ -46,13 +46,14 @@ interface ICourt {
         Stage stage;
         uint8 submissions; // how many it listed: they are bits 0 .. submissions - 1 of every bitmap, in the order of their events
         uint256 ring; // units still withheld, by epoch; zero when closed
-        uint96 bond; // at risk for the challenger, and for the co-signer
-        bool hard; // brought as hard; when closed: convicted
-        bool again; // challenged a second time, after a vote that decided nothing
-        bool keyed; // appealed by the seat's key alone
-        uint8 jurors; // size of the bench without the parties; set by the appeal
         address coSigner; // of a hard case
+        uint88 bond; // at risk for the challenger, and for the co-signer
+        bool hard; // brought as hard; when closed: convicted
         address appellant; // the validator that appealed at its own risk; zero: the seat itself
+        uint8 jurors; // size of the bench without the parties; set by the appeal
+        bool keyed; // appealed by the seat's key alone
+        bool again; // challenged a second time, after a vote that decided nothing
+        bool parted; // some of its submissions are gone
         uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: the sums over the seat's work
         uint256 excused; // places of those who may not vote: parties, and jurors that abstained
         uint256 gone; // submissions no longer in it: accused, or decided by the first vote

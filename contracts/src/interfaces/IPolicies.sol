@@ -24,7 +24,7 @@ interface IPolicies {
         uint16 finderBps; // the challenger's share of a slash, in hundredths of a per cent; at most 5,000
         uint8 coSigners; // 1: a hard challenge needs a second validator's signature; 0: it needs none
         uint8 strikes; // rejected or skipped submissions within one window that suspend a seat
-        uint16 leverage; // a proven seat's reward at risk of a verdict may be this many times its locked stake
+        uint8 leverage; // a proven seat's reward at risk of a verdict may be this many times its locked stake
         uint32 window; // in which a submission may be challenged
         uint32 appeal; // in which a case may be appealed; zero: verdicts are instant and final
         uint32 vote; // in which validators vote on an appeal

@@ -19,7 +19,7 @@ interface IRuns {
     /// @notice What of a policy it needs: see IPolicies.
     struct Terms {
         address owner;
-        uint96 reward;
+        uint88 reward;
         address gate;
         uint96 nodeStake;
         uint96 floor; // penalty + bond
@@ -30,7 +30,7 @@ interface IRuns {
         uint40 span;
         uint40 trial; // appeal + vote
         uint16 maxPerStep;
-        uint16 leverage;
+        uint8 leverage;
         uint8 strikes;
     }
 
@@ -68,7 +68,8 @@ interface IRuns {
         uint8 hardware;
         bool rotated; // `key` signs, and the name no longer does
         uint40 since; // block in which key, operator and hardware took their present form
-        uint32 most; // units it may have at risk of a verdict: what `locked` and `proven` answer for
+        uint32 most; // units it may have at risk of a verdict: as many as its stake is worth, and one more for each it was ever
+            // paid for, up to `leverage` times its stake
         uint256 ring; // units within the window
         uint64 vested; // units matured and unclaimed
         uint32 step; // newest step worked on
@@ -83,7 +84,6 @@ interface IRuns {
         uint96 locked; // of the operator's stake
         uint64 safe; // of `vested`, what had matured before the first open hard case
         uint40 until; // end of service of a seat that is Left or Banned
-        uint32 proven; // units it was ever paid for: each lets it have one more at risk, up to `leverage`
         address key; // of a rotated seat
         uint96 spent; // of its penalty, by lost appeals of its key; all of it, once convicted
         uint40 shutUntil; // until then an open hard case keeps it from submitting
@@ -140,6 +140,14 @@ interface IRuns {
         uint96 cost; // of a lost appeal of the seat's own, to the bench for the jury; zero: it lost none
         uint96 penalty; // of a conviction
         uint16 finderBps;
+    }
+
+    /// @notice What came of a ruling.
+    struct Outcome {
+        uint256 units; // revoked
+        uint256 slashed; // of the seat's stake
+        uint256 paid; // of that, what a lost appeal cost: it is in the bench's account of Bonds
+        address operator; // of the seat
     }
 
     // ---- errors -----------------------------------------------------------------------------------------------------
@@ -321,10 +329,5 @@ interface IRuns {
         returns (uint256 number, uint256 ring, bool moved);
 
     /// @notice Carries out what Court found: returns or revokes units, counts strikes, convicts, slashes.
-    /// @return units Revoked.
-    /// @return slashed Taken from the seat's stake.
-    /// @return paid Of that, what a lost appeal cost: it is in the bench's account of Bonds.
-    function settle(uint256 run, address seat, Ruling calldata r)
-        external
-        returns (uint256 units, uint256 slashed, uint256 paid);
+    function settle(uint256 run, address seat, Ruling calldata r) external returns (Outcome memory);
 }

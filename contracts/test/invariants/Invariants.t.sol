@@ -208,10 +208,10 @@ contract InvariantsTest is Test {
             (uint256 run, address seat,) = handler.chairs(k);
             IRuns.Seat memory s = runs.seats(run, seat);
             IPolicies.Policy memory p = policies.policy(run);
-            uint256 most = uint256(s.locked) * p.leverage / p.reward;
-            uint256 earned = s.locked / p.reward + s.proven;
-            assertEq(s.most, earned < most ? earned : most);
-            assertEq(s.proven, handler.claimedBy(run, seat), "units a seat was paid for");
+            assertLe(s.most, uint256(s.locked) * p.leverage / p.reward);
+            // slashes round down what stake is worth: by a unit each
+            uint256 earned = s.locked / p.reward + handler.claimedBy(run, seat);
+            assertLe(s.most, earned + s.cases);
             assertLe(s.ring.sum() + s.held, uint256(p.nodeStake) * p.leverage / p.reward);
         }
     }

@@ -53,7 +53,7 @@ abstract contract World is Test {
     uint32 internal constant MAX_UNITS = 10_000;
     uint16 internal constant MAX_PER_STEP = 300;
     uint16 internal constant FINDER_BPS = 2_000;
-    uint16 internal constant LEVERAGE = 5;
+    uint8 internal constant LEVERAGE = 5;
     uint8 internal constant STRIKES = 4;
     uint96 internal constant NODE_STAKE = 100 * MUR;
     uint96 internal constant VALIDATOR_STAKE = 60 * MUR;
