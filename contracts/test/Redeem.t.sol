@@ -22,6 +22,12 @@ contract RedeemTest is World {
         run = open(p);
         vouchers.fund(run, 1_000);
         validator = validators[0];
+        seated(run, validator);
+    }
+
+    function seated(uint256 run_, address who) internal {
+        approve(run_, who, true);
+        enlist(run_, who, true);
     }
 
     function test_anyone_fills_the_pot() public {
@@ -137,6 +143,8 @@ contract RedeemTest is World {
         run = policies.create(p, SPEC);
         vouchers.fund(run, 1_000);
         Wallet thief = new Wallet();
+        bonds.deposit(address(thief), STAKE);
+        seated(run, address(thief));
         bytes memory signature = voucher(run, address(thief), 400, TRAINER_KEY);
         bytes memory again = abi.encodeCall(vouchers.redeem, (run, address(thief), 400, signature));
         re.arm(address(thief), abi.encodeCall(thief.act, (address(vouchers), again)));

@@ -41,6 +41,8 @@ contract CopiedRootTest is World {
         vm.setBlockhash(block.number - 1, keccak256("another fork"));
         vm.prank(TRAINER);
         weights.publish(run, 1, manifestOf(1));
+        vm.roll(block.number + 2);
+        vm.setBlockhash(block.number - 1, keccak256("another fork"));
         bytes32 canonical = beaconOf(run, 1);
         assertNotEq(orphaned, canonical);
         vm.prank(nodes[0]);

@@ -15,11 +15,10 @@ contract FramedValidatorTest is World {
         uint256 number = accuse(0, 1, ref); // the operator will be silent
         vm.prank(validators[2]);
         court.appeal(run, nodes[0], number);
-        vote(3, 0, number, false);
-        vote(4, 0, number, false);
+        poll(0, number, false);
         vm.expectRevert();
         court.impeach(run, ref, number, accepted);
-        assertEq(bonds.accounts(validators[2]).active, STAKE + 2 * (BOND / 2));
+        assertEq(bonds.accounts(validators[2]).active, STAKE + JURY_FEE / 2);
         assertEq(bonds.accounts(validators[0]).active, STAKE - BOND);
         assertEq(bonds.accounts(validators[1]).active, STAKE - BOND);
     }

@@ -21,6 +21,7 @@ contract IdentityAfterBeaconTest is World {
         vm.prank(TRAINER);
         weights.publish(run, 1, manifestOf(1));
         seat(run, 0);
+        vm.roll(block.number + 2);
         tooYoung(nodes[0]);
     }
 
@@ -53,8 +54,9 @@ contract IdentityAfterBeaconTest is World {
         IWeights.Publication memory head = weights.publications(run, step);
         uint256 since = runs.seats(run, node).since;
         assertGe(since, head.number);
+        bytes32 beacon = beaconOf(run, step);
         vm.prank(node);
         expectRefusal(IRuns.SeatTooYoung.selector, since, head.number);
-        runs.submit(run, SPEC, step, 0, 1, head.beacon);
+        runs.submit(run, SPEC, step, 0, 1, beacon);
     }
 }

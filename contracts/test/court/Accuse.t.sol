@@ -237,7 +237,8 @@ contract AccuseTest is World {
         (list[0], list[1]) = (good, bad);
         uint256 soft = challenge(0, list);
         uint256 hard = accuse(1, 2, bad);
-        assertEq(court.cases(run, nodes[0], soft).submissions, 1);
+        assertEq(court.cases(run, nodes[0], soft).submissions, 2);
+        assertEq(court.cases(run, nodes[0], soft).gone, 2);
         assertEq(court.cases(run, nodes[0], hard).earliest, block.timestamp);
         assertEq(runs.seats(run, nodes[0]).held, 80);
         pass(APPEAL - 1);
@@ -261,7 +262,7 @@ contract AccuseTest is World {
         appeal(0, soft);
         vote(3, 0, soft, false);
         uint256 hard = accuse(1, 2, ref);
-        assertStage(0, soft, ICourt.Stage.Undecided);
+        assertStage(0, soft, ICourt.Stage.Returned);
         assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(runs.seats(run, nodes[0]).openCases, 1);
         assertEq(runs.seats(run, nodes[0]).held, 50);
@@ -274,18 +275,15 @@ contract AccuseTest is World {
         assertEq(runs.seats(run, nodes[0]).held, 0);
     }
 
-    function test_escalation_is_open_as_long_as_the_soft_case() public {
+    function test_an_open_soft_case_prolongs_nothing() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
         pass(WINDOW - 1);
-        uint256 number = challenge(0, ref);
-        appeal(0, number);
-        pass(VOTE - 1);
+        appeal(0, challenge(0, ref));
         uint256 snapshot = vm.snapshotState();
         accuse(1, 2, ref);
         vm.revertToState(snapshot);
         pass(1);
-        uint256 closed = block.timestamp - VOTE + 1;
-        refused(1, ref, coSignature(2, ref), abi.encodeWithSelector(TooLate.selector, closed));
+        refused(1, ref, coSignature(2, ref), abi.encodeWithSelector(TooLate.selector, block.timestamp));
     }
 
     function test_an_open_hard_case_prolongs_nothing() public {
@@ -338,16 +336,29 @@ contract AccuseTest is World {
         assertEq(runs.funds(run).reserved, 0);
     }
 
-    function test_a_convicted_seat_has_nothing_more_to_lose() public {
+    function test_a_convicted_seat_has_nothing_more_to_lose_but_its_submissions_can_still_be_convicted() public {
         IRuns.SubmissionRef memory first = submit(0, 1);
         IRuns.SubmissionRef memory second = submit(0, 1);
         accuse(0, 1, first);
         pass(APPEAL);
         settle(0, 1);
-        refused(2, second, coSignature(3, second), abi.encodeWithSelector(WrongState.selector));
         vm.prank(validators[2]);
         expectRefusal(WrongState.selector);
         court.challenge(run, one(second), EVIDENCE);
+        uint256 number = accuse(2, 3, second);
+        uint128 locked = runs.seats(run, nodes[0]).locked;
+        uint256 snapshot = vm.snapshotState();
+        pass(APPEAL);
+        settle(0, number);
+        assertStage(0, number, ICourt.Stage.Upheld);
+        assertEq(runs.seats(run, nodes[0]).locked, locked);
+        vm.revertToState(snapshot);
+        vm.prank(nodes[0]);
+        expectRefusal(InsufficientStake.selector, 0, BOND); // its penalty is spent
+        court.appeal(run, nodes[0], number);
+        appeal(0, number); // the operator still can
+        poll(0, number, true);
+        assertEq(runs.seats(run, nodes[0]).locked, locked - BOND);
     }
 
     function test_the_penalty_reaches_who_has_left() public {

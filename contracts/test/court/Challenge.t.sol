@@ -62,7 +62,7 @@ contract ChallengeTest is World {
         assertEq(s.openCases, 0);
         assertEq(s.strikes, 3);
         assertEq(s.locked, NODE_STAKE - 3 * uint256(FEE));
-        assertEq(s.most, uint256(s.locked) * LEVERAGE / REWARD);
+        assertEq(s.most, uint256(NODE_STAKE) / REWARD); // a fee takes no trust
         assertEq(bonds.accounts(validators[0]).active, STAKE + 3 * uint256(FEE)); // to the challenger, all of it
         assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(runs.funds(run).free, BUDGET);
@@ -83,7 +83,7 @@ contract ChallengeTest is World {
 
     function test_fees_leave_the_penalty_whole() public {
         IPolicies.Policy memory p = policy();
-        (p.fee, p.bond, p.nodeStake) = (uint96(5 * MUR), 1, PENALTY + 1 + 20 * MUR);
+        (p.fee, p.bond, p.juryFee, p.nodeStake) = (uint96(5 * MUR), 1, 1, PENALTY + 1 + 20 * MUR);
         switchTo(p);
         for (uint256 i; i < 2; ++i) {
             uint256 number = challenge(0, submitMany(0, 4, 1));

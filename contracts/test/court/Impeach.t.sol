@@ -120,12 +120,11 @@ contract ImpeachTest is World {
         vm.warp(block.timestamp - 1); // just in time
         vm.prank(validators[2]);
         court.appeal(run, nodes[0], number);
-        vote(3, 0, number, false);
-        vote(4, 0, number, false);
+        poll(0, number, false);
         ICourt.Receipt memory accepted = acceptance(2, 4);
         expectRefusal(WrongState.selector);
         court.impeach(run, ref, number, accepted);
-        assertEq(bonds.accounts(validators[2]).active, STAKE + 2 * (BOND / 2));
+        assertEq(bonds.accounts(validators[2]).active, STAKE + JURY_FEE / 2); // paid like a juror
     }
 
     function test_who_gave_up_its_seat_answers_until_its_stake_is_free() public {

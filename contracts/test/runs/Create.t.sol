@@ -11,7 +11,7 @@ import {World} from "../support/World.sol";
 contract CreateTest is World {
     function test_create_keeps_the_policy_and_says_so() public {
         IPolicies.Policy memory p = policy();
-        vm.expectEmit(address(runs));
+        vm.expectEmit(address(policies));
         emit IPolicies.RunCreated(2, OWNER, SPEC, p);
         assertEq(policies.create(p, SPEC), 2);
         assertEq(policies.count(), 2);
@@ -139,6 +139,8 @@ contract CreateTest is World {
         IPolicies.Policy memory p = policy();
         (p.penalty, p.bond, p.nodeStake) = (type(uint96).max, type(uint96).max, type(uint96).max);
         p.validatorStake = type(uint96).max;
+        refused(p, "bond");
+        p.bond = type(uint88).max;
         refused(p, "nodeStake");
         p = policy();
         p.fee = type(uint96).max;

@@ -46,8 +46,7 @@ contract RotateTest is World {
         assertEq(court.cases(run, nodes[0], number).submissions, 2);
         vm.prank(second); // the present key speaks for the seat
         court.appeal(run, nodes[0], number);
-        vote(1, 0, number, true);
-        vote(2, 0, number, true);
+        poll(0, number, true);
         assertState(bad, ICourt.State.Revoked);
         assertState(fresh, ICourt.State.Revoked);
         pass(ripening(WINDOW));

@@ -62,16 +62,16 @@ contract SubmitTest is World {
 
     function test_a_superseded_head_counts_for_the_grace() public {
         publish(run);
-        pass(GRACE - 1);
+        vm.warp(weights.publications(run, 0).superseded + GRACE - 1);
         uint256 snapshot = vm.snapshotState();
         submit(IRuns.SubmissionRef(nodes[0], 0, 0, SPEC), 1, beaconOf(run, 0));
         vm.revertToState(snapshot);
         pass(1);
-        refused(0, 0, abi.encodeWithSelector(IRuns.WrongStep.selector, 0, 2));
+        refused(0, 0, abi.encodeWithSelector(IRuns.StaleStep.selector, 0));
     }
 
     function test_what_is_not_published_is_no_step() public {
-        refused(1, 0, abi.encodeWithSelector(IRuns.WrongStep.selector, 1, 1));
+        refused(1, 0, abi.encodeWithSelector(IRuns.StaleStep.selector, 1));
     }
 
     function test_the_beacon_must_be_the_steps() public {
@@ -85,9 +85,13 @@ contract SubmitTest is World {
         vm.startPrank(nodes[0]);
         expectRefusal(IRuns.InvalidUnits.selector, 0, MAX_UNITS);
         runs.submit(run, SPEC, 0, 0, 0, beacon);
-        expectRefusal(IRuns.InvalidUnits.selector, uint256(MAX_UNITS) + 1, MAX_UNITS);
-        runs.submit(run, SPEC, 0, 0, MAX_UNITS + 1, beacon);
         runs.submit(run, SPEC, 0, 0, MAX_UNITS, beacon);
+        vm.stopPrank();
+        IPolicies.Policy memory p = policy();
+        p.maxUnits = 7;
+        switchTo(p);
+        refusedUnits(8, abi.encodeWithSelector(IRuns.InvalidUnits.selector, 8, 7));
+        submit(0, 7);
     }
 
     function test_strangers_do_not_submit() public {
@@ -108,6 +112,7 @@ contract SubmitTest is World {
         uint256 since = block.number;
         vm.prank(TRAINER);
         weights.publish(run, 1, manifestOf(1)); // in the very block
+        vm.roll(block.number + 2);
         refused(1, 0, abi.encodeWithSelector(IRuns.SeatTooYoung.selector, since, since));
         publish(run);
         submit(0, 1);
@@ -124,11 +129,11 @@ contract SubmitTest is World {
         refusedUnits(1, abi.encodeWithSelector(IRuns.Unfunded.selector, 0, REWARD));
     }
 
-    function test_what_a_seat_may_have_at_risk_is_a_multiple_of_its_stake() public {
+    function test_an_unproven_seat_may_have_at_risk_what_its_stake_is_worth_and_earns_more() public {
         IPolicies.Policy memory p = policy();
-        p.maxUnits = type(uint32).max;
+        (p.maxUnits, p.bondBps) = (100_000, 0);
         switchTo(p);
-        uint32 most = uint32(uint256(NODE_STAKE) * LEVERAGE / REWARD);
+        uint32 most = uint32(uint256(NODE_STAKE) / REWARD);
         assertEq(runs.seats(run, nodes[0]).most, most);
         refusedUnits(most + 1, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         IRuns.SubmissionRef memory ref = submit(0, most - 1);
@@ -139,35 +144,44 @@ contract SubmitTest is World {
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         settle(0, 1);
         publish(run);
-        submit(0, 2);
+        submit(0, most);
         pass(ripening(WINDOW));
         publish(run);
-        uint32 now_ = runs.seats(run, nodes[0]).most; // less, for it paid a fee
-        assertEq(now_, uint256(NODE_STAKE - FEE) * LEVERAGE / REWARD);
-        submit(0, now_); // what has matured is not at risk
+        assertEq(runs.seats(run, nodes[0]).most, most); // what has matured is trusted when it is paid
+        runs.claim(run, nodes[0]);
+        assertEq(runs.seats(run, nodes[0]).most, 2 * most);
+        submit(0, 2 * most); // what has matured is not at risk
+        for (uint256 i; i < 3; ++i) {
+            pass(ripening(WINDOW));
+            runs.claim(run, nodes[0]);
+            publish(run);
+            submit(0, runs.seats(run, nodes[0]).most);
+        }
+        assertEq(runs.seats(run, nodes[0]).most, uint256(NODE_STAKE - FEE) * LEVERAGE / REWARD); // and no more
     }
 
     function test_without_rewards_a_seat_is_bound_by_the_ring_alone() public {
         IPolicies.Policy memory p = policy();
-        (p.reward, p.maxUnits) = (0, type(uint32).max);
+        (p.reward, p.maxUnits) = (0, (1 << 29) - 1);
         switchTo(p);
-        submit(0, type(uint32).max);
+        submitMany(0, 8, p.maxUnits);
         refusedUnits(
-            1, abi.encodeWithSelector(IRuns.Overexposed.selector, uint256(type(uint32).max) + 1, type(uint32).max)
+            8, abi.encodeWithSelector(IRuns.Overexposed.selector, uint256(type(uint32).max) + 1, type(uint32).max)
         );
         pass(ripening(WINDOW));
         publish(run);
-        submit(0, type(uint32).max);
+        submitMany(0, 8, p.maxUnits);
     }
 
     function test_a_reward_at_the_type_limit() public {
         IPolicies.Policy memory p = policy();
-        p.reward = type(uint96).max;
+        (p.reward, p.maxUnits, p.bondBps) = (NODE_STAKE, 1, 0);
         switchTo(p);
-        refusedUnits(1, abi.encodeWithSelector(IRuns.Unfunded.selector, BUDGET, type(uint96).max));
-        refusedUnits(
-            MAX_UNITS, abi.encodeWithSelector(IRuns.Unfunded.selector, BUDGET, uint256(type(uint96).max) * MAX_UNITS)
-        );
+        submit(0, 1);
+        refusedUnits(1, abi.encodeWithSelector(IRuns.Overexposed.selector, 2, 1));
+        p.reward = type(uint88).max;
+        vm.expectRevert(abi.encodeWithSelector(IPolicies.InvalidPolicy.selector, bytes32("nodeStake")));
+        policies.create(p, SPEC);
     }
 
     function test_an_accused_seat_waits_for_its_case() public {

@@ -386,6 +386,18 @@ abstract contract World is Test {
         court.vote(run, nodes[i], number, foundFalse, foundHard, EVIDENCE);
     }
 
+    /// @dev The jurors of a case vote alike, one after another, until it is decided.
+    function poll(uint256 i, uint256 number, bool uphold) internal {
+        for (uint256 v; v < 5; ++v) {
+            if (court.isJuror(run, nodes[i], number, validators[v])) vote(v, i, number, uphold);
+        }
+    }
+
+    /// @dev What an operator gets of `lost` when so many of the jurors of a case on one submission were paid.
+    function compensation(uint256 lost, uint256 paid, uint256 jurors) internal pure returns (uint256) {
+        return (lost - paid * (JURY_FEE / jurors)) / 2;
+    }
+
     function abstain(uint256 v, uint256 i, uint256 number) internal {
         vm.prank(validators[v]);
         court.abstain(run, nodes[i], number, "weights gone");
