@@ -112,6 +112,7 @@ contract RedeemTest is World {
         p.trainer = vm.addr(TRAINER_KEY);
         uint256 other = open(p);
         vouchers.fund(other, 10);
+        seated(other, validator);
         vouchers.redeem(other, validator, 300, voucher(other, validator, 300, TRAINER_KEY));
         assertEq(vouchers.pots(run), 1_000);
         assertEq(token.balanceOf(validator), 10);
