@@ -67,7 +67,7 @@ contract Handler is World {
         wake(p);
         p = short();
         // one signature convicts, one vote decides, a small seat that fees and bonds can bring below its floor
-        (p.coSigners, p.leverage, p.fee) = (0, 1, 0);
+        (p.coSigners, p.leverage, p.fee, p.bondBps) = (0, 1, 0, 0);
         (p.nodeStake, p.validatorStake) = (p.penalty + p.bond, p.bond);
         wake(p);
         for (uint256 i; i < 3; ++i) {
@@ -148,7 +148,10 @@ contract Handler is World {
 
     function submission(uint256 seed) public {
         seed = stir(seed);
-        Chair memory c = aChair(seed);
+        submitFrom(aChair(seed), seed);
+    }
+
+    function submitFrom(Chair memory c, uint256 seed) internal {
         address node = vm.addr(c.key);
         IRuns.Seat memory s = runs.seats(c.run, c.seat);
         bool young = s.since >= weights.publications(c.run, weights.published(c.run) - 1).number;
@@ -235,6 +238,25 @@ contract Handler is World {
         if (done_ && (seed >> 24) % 3 != 0) poll(t, seed >> 8, 5);
     }
 
+    /// @dev Several submissions of one seat, a case on them, and the vote on it, all in a row.
+    function trial(uint256 seed) external {
+        seed = stir(seed);
+        Chair memory c = aChair(seed);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2 + seed % 3);
+        for (uint256 i; i < list.length; ++i) {
+            uint256 before = jobs.length;
+            submitFrom(c, (seed >> i) % (400 << 32));
+            if (jobs.length == before) return;
+            list[i] = jobs[before].ref;
+        }
+        address challenger = aValidator(seed >> 16);
+        verdict(challenger, c.run, c.seat, abi.encodeCall(court.challenge, (c.run, list, EVIDENCE)));
+        IRuns.Seat memory s = runs.seats(c.run, c.seat);
+        Trial memory t = Trial(c.run, c.seat, s.cases, address(0));
+        if (!attempt(s.operator, address(court), abi.encodeCall(court.appeal, (t.run, t.seat, t.number)))) return;
+        poll(t, seed, 2 + (seed >> 24) % 4);
+    }
+
     function vote(uint256 seed) external {
         seed = stir(seed);
         (bool found, Trial memory t) = aTrial(seed, ICourt.Stage.Appealed);
@@ -246,7 +268,7 @@ contract Handler is World {
         ICourt.Case memory c = court.cases(t.run, t.seat, t.number);
         uint256 all = (1 << c.submissions) - 1;
         uint256 foundFalse = seed % 3 == 0 ? 0 : all;
-        if (seed % 3 == 2 && (seed >> 40) % 2 == 0) foundFalse &= seed >> 48; // some of them
+        if (c.submissions > 1 && (seed >> 40) % 2 == 0) foundFalse = all & (seed >> 48); // some of them
         uint256 foundHard = c.hard || (seed >> 44) % 16 == 0 ? foundFalse : 0;
         for (uint256 i; i < many; ++i) {
             address who = aValidator((seed >> 16) % 5 + i);
