@@ -21,11 +21,13 @@ contract Bench is IBench {
         uint8 seated;
     }
 
-    /// @dev Who gets what of what this contract holds.
+    /// @dev What a vote moves: who loses what, and who gets what of it.
     struct Payroll {
+        IBonds.Payment[] charges;
+        uint256 charged; // how many
         IBonds.Payment[] payments;
-        uint256 used;
-        uint256 left;
+        uint256 paid; // how many
+        uint256 left; // to be paid
     }
 
     uint256 private constant PLACES = 255; // validators a run can ever have: each has a bit in ballots, and counts have 8 bits
@@ -195,37 +197,43 @@ contract Bench is IBench {
         uint256 pay = t.juryFee * x.members.ones(); // of the whole jury, and then of one juror
         if (pay > t.bond) pay = t.bond;
         pay = x.jurors == 0 ? 0 : pay / x.jurors;
-        uint256 purse = x.paid;
         uint256 decided = x.upheld | x.cleared;
+        bool vain = x.late && x.members & ~decided != 0;
+        Payroll memory r;
+        r.left = x.paid;
+        r.charges = new IBonds.Payment[](3 + (vain ? rosters[run].length : 0));
         if (x.lost != 0) {
-            purse += _lose(run, x.challenger, x.lost);
-            if (x.coSigner != address(0)) purse += _lose(run, x.coSigner, x.lost);
+            _lose(r, run, x.challenger, x.lost);
+            if (x.coSigner != address(0)) _lose(r, run, x.coSigner, x.lost);
         } else if (x.upheld != 0 && x.appellant != address(0)) {
-            purse += _lose(run, x.appellant, t.bond);
+            _lose(r, run, x.appellant, t.bond);
         }
-        if (x.late && x.members & ~decided != 0) {
-            purse += _chargeSilent(run, seat, number, x, pay);
+        if (vain) {
+            _chargeSilent(r, run, seat, number, x, pay);
             uint256 whole = pay * x.jurors;
-            if (decided == 0 && purse < whole) purse += _lose(run, x.challenger, whole - purse);
+            if (decided == 0 && r.left < whole) _lose(r, run, x.challenger, whole - r.left);
         }
-        if (purse != 0) _disburse(run, x, pay, purse);
+        if (r.left != 0) _disburse(r, run, x, pay);
     }
 
     /// @inheritdoc IBench
     function impeach(uint256 run, address validator, address finder) external onlyCourt returns (uint256 slashed) {
-        return _slash(run, validator, _terms[run].bond, finder, _terms[run].finderBps);
+        Validator storage v = _validators[run][validator];
+        (uint128 bond, uint128 locked) = (_terms[run].bond, v.locked);
+        slashed = bonds.slash(validator, bond < locked ? bond : locked, finder, _terms[run].finderBps);
+        v.locked = uint128(locked - slashed); // at most locked
     }
 
     // ---- paying -----------------------------------------------------------------------------------------------------
 
     /// @dev Pays jurors for each submission on which they were with the majority, or on which there was none; a validator that
     /// appealed as if it had cleared all; and of what is left, the operator or the challenger.
-    function _disburse(uint256 run, Payout calldata x, uint256 pay, uint256 purse) private {
+    function _disburse(Payroll memory r, uint256 run, Payout calldata x, uint256 pay) private {
         uint256 most = 2;
         for (uint256 i; i < x.ballots.length; ++i) {
             most += x.ballots[i].jurors.ones();
         }
-        Payroll memory r = Payroll(new IBonds.Payment[](most), 0, purse);
+        r.payments = new IBonds.Payment[](most);
         for (uint256 i; i < x.ballots.length; ++i) {
             ICourt.Ballot calldata b = x.ballots[i];
             uint256 against = ((b.foundFalse ^ x.upheld) | (b.foundHard ^ x.foundHard)) & (x.upheld | x.cleared);
@@ -237,7 +245,13 @@ contract Bench is IBench {
             if (x.cleared != 0 && x.appellant != address(0)) _owe(r, x.appellant, _share(pay, x.cleared, x.members));
             _owe(r, x.operator, x.cleared == 0 ? r.left : r.left / 2); // were it all of a bond, bonds could be traded
         }
-        bonds.disburse(r.payments); // those not used are of nothing
+        (IBonds.Payment[] memory charges, IBonds.Payment[] memory payments) = (r.charges, r.payments);
+        (uint256 charged, uint256 paid) = (r.charged, r.paid);
+        assembly ("memory-safe") {
+            mstore(charges, charged)
+            mstore(payments, paid)
+        }
+        bonds.disburse(charges, payments);
     }
 
     function _oweJurors(Payroll memory r, address[] storage roster, uint256 jurors, uint256 due) private view {
@@ -254,14 +268,18 @@ contract Bench is IBench {
     function _owe(Payroll memory r, address to, uint256 due) private pure {
         if (due > r.left) due = r.left;
         r.left -= due;
-        r.payments[r.used++] = IBonds.Payment(to, uint128(due)); // part of what this contract holds, in 128 bits
+        r.payments[r.paid++] = IBonds.Payment(to, uint128(due)); // part of what is taken, in 128 bits
     }
 
     /// @dev Charges one juror's pay to each that neither voted nor abstained while it could.
-    function _chargeSilent(uint256 run, address seat, uint256 number, Payout calldata x, uint256 pay)
-        private
-        returns (uint256 charged)
-    {
+    function _chargeSilent(
+        Payroll memory r,
+        uint256 run,
+        address seat,
+        uint256 number,
+        Payout calldata x,
+        uint256 pay
+    ) private {
         uint256 heard = x.excused;
         for (uint256 i; i < x.ballots.length; ++i) {
             heard |= x.ballots[i].jurors;
@@ -269,11 +287,19 @@ contract Bench is IBench {
         address[] storage roster = rosters[run];
         for (uint256 place; place < roster.length; ++place) {
             address who = roster[place];
-            if (bitOf(run, who, x.earliest) & ~heard == 0) continue;
-            uint256 taken = _lose(run, who, pay);
-            charged += taken;
-            emit Silent(run, seat, number, who, taken);
+            if (bitOf(run, who, x.earliest) & ~heard != 0) emit Silent(run, seat, number, who, _lose(r, run, who, pay));
         }
+    }
+
+    /// @dev Takes `amount` of a validator's lock, or what is left of it.
+    function _lose(Payroll memory r, uint256 run, address validator, uint256 amount) private returns (uint256) {
+        Validator storage v = _validators[run][validator];
+        uint256 locked = v.locked;
+        if (amount > locked) amount = locked;
+        v.locked = uint128(locked - amount); // at most locked
+        r.left += amount;
+        r.charges[r.charged++] = IBonds.Payment(validator, uint128(amount)); // at most locked
+        return amount;
     }
 
     // ---- shared -----------------------------------------------------------------------------------------------------
@@ -298,22 +324,6 @@ contract Bench is IBench {
         _validators[run][challenger].atRisk -= uint128(bond);
         if (coSigner != address(0)) _validators[run][coSigner].atRisk -= uint128(bond);
         if (appellant != address(0)) _validators[run][appellant].atRisk -= _terms[run].bond;
-    }
-
-    /// @dev Takes `amount` of a validator's lock, or what is left of it, into this contract's account.
-    function _lose(uint256 run, address validator, uint256 amount) private returns (uint256) {
-        return _slash(run, validator, amount, address(this), 10_000);
-    }
-
-    function _slash(uint256 run, address validator, uint256 amount, address finder, uint16 finderBps)
-        private
-        returns (uint256 taken)
-    {
-        Validator storage v = _validators[run][validator];
-        uint256 locked = v.locked;
-        if (amount > locked) amount = locked;
-        taken = bonds.slash(validator, uint128(amount), finder, finderBps); // at most locked, a uint128
-        v.locked = uint128(locked - taken);
     }
 
     function _time(uint256 time) private pure returns (uint40) {

@@ -123,12 +123,14 @@ contract Bonds is IBonds {
     }
 
     /// @inheritdoc IBonds
-    function disburse(Payment[] calldata payments) external onlySlasher {
-        Account storage purse = _accounts[msg.sender];
-        uint128 left = purse.active; // a slasher locks nothing of its own
-        purse.active = 0;
+    function disburse(Payment[] calldata charges, Payment[] calldata payments) external onlySlasher {
+        uint128 left = _accounts[msg.sender].active; // a slasher locks nothing of its own
+        if (left != 0) _accounts[msg.sender].active = 0;
+        for (uint256 i; i < charges.length; ++i) {
+            left += _take(charges[i].account, charges[i].amount, msg.sender, charges[i].amount);
+        }
         for (uint256 i; i < payments.length; ++i) {
-            (address to, uint128 amount) = (payments[i].to, payments[i].amount);
+            (address to, uint128 amount) = (payments[i].account, payments[i].amount);
             if (amount > left) amount = left;
             if (amount == 0) continue;
             left -= amount;
@@ -136,5 +138,14 @@ contract Bonds is IBonds {
             emit Disbursed(to, amount);
         }
         if (left != 0) _accounts[sink].active += left;
+    }
+
+    /// @dev Takes at most `amount` of what an account has locked; whoever calls credits it.
+    function _take(address account, uint128 amount, address finder, uint256 share) private returns (uint128 taken) {
+        Account storage a = _accounts[account];
+        taken = amount < a.locked ? amount : a.locked;
+        if (taken == 0) return 0;
+        (a.active, a.locked) = (a.active - taken, a.locked - taken);
+        emit Slashed(account, taken, finder, share);
     }
 }

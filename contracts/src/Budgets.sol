@@ -9,9 +9,7 @@ import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
-import {ISignatures} from "./interfaces/ISignatures.sol";
 import {IWeights} from "./interfaces/IWeights.sol";
-import {Signatures} from "./Signatures.sol";
 import {Transfers} from "./Transfers.sol";
 import {Weights} from "./Weights.sol";
 
@@ -53,8 +51,6 @@ abstract contract Budgets is IRuns {
     IBench public immutable bench;
     /// @inheritdoc IRuns
     IWeights public immutable weights;
-    /// @inheritdoc IRuns
-    ISignatures public immutable signatures;
     mapping(uint256 run => Charter) internal _charters;
     mapping(uint256 run => Limits) internal _limits;
     mapping(uint256 run => Status) internal _statuses;
@@ -76,7 +72,6 @@ abstract contract Budgets is IRuns {
         bench = new Bench(token_, delay, sink, this, court_);
         bonds = bench.bonds();
         weights = new Weights(this, court_, bench);
-        signatures = new Signatures(address(this));
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import {Bonding} from "./Bonding.sol";
 import {Locations} from "./Locations.sol";
 import {Policies} from "./Policies.sol";
 import {Ring} from "./Ring.sol";
+import {Signatures} from "./Signatures.sol";
 import {Submissions} from "./Submissions.sol";
 import {Tally} from "./Tally.sol";
 
@@ -66,7 +67,8 @@ contract Court is ICourt {
     IBench public immutable bench;
     /// @inheritdoc ICourt
     IPolicies public immutable policies;
-    ISignatures private immutable signatures;
+    /// @inheritdoc ICourt
+    ISignatures public immutable signatures;
     /// @notice Where runs can be reached. Not of ICourt: Runs does without, and has the code it had before there was this.
     ILocations public immutable locations;
     mapping(uint256 run => Terms) internal _terms;
@@ -84,7 +86,8 @@ contract Court is ICourt {
 
     constructor(IRuns runs_) {
         if (address(runs_.court()) != address(this)) revert WrongAddress(address(this), address(runs_.court()));
-        (runs, bonds, bench, signatures) = (runs_, runs_.bonds(), runs_.bench(), runs_.signatures());
+        (runs, bonds, bench) = (runs_, runs_.bonds(), runs_.bench());
+        signatures = new Signatures(address(runs_));
         policies = new Policies(runs_, this);
         locations = new Locations(policies);
     }

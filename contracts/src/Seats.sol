@@ -3,6 +3,7 @@ pragma solidity ^0.8.28;
 
 import {Denied, TooEarly, TooLate, TooLong, WrongState} from "./interfaces/Errors.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {ISignatures} from "./interfaces/ISignatures.sol";
 import {Budgets} from "./Budgets.sol";
 
 /// @title Seats of nodes
@@ -13,9 +14,6 @@ abstract contract Seats is Budgets {
         uint40 deadline;
     }
 
-    bytes32 private constant JOIN =
-        keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
-    bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
 
     uint256 private constant PEER = 64; // bytes of a PeerID: one of a secp256k1 key has 39, the longest in use 42
 
@@ -63,8 +61,7 @@ abstract contract Seats is Budgets {
         if (s.rotated && s.key != node) revert Denied(node);
         _requireConsent(run, node, peer, hardware, deadline, nodeSig);
         if (gate != address(0)) {
-            bytes32 content = keccak256(abi.encode(INVITE, run, node, deadline));
-            if (!signatures.signedBy(content, gate, gateSig)) revert Denied(gate);
+            if (!_signatures().invites(gate, run, node, deadline, gateSig)) revert Denied(gate);
         }
         (s.operator, s.role, s.hardware, s.since, s.until) = (msg.sender, Role.Active, hardware, _block(), 0);
         emit Joined(run, node, msg.sender, peer, hardware);
@@ -103,7 +100,7 @@ abstract contract Seats is Budgets {
         if (block.timestamp > o.deadline) revert TooLate(o.deadline);
         Seat storage s = _seats[run][seat];
         address from = s.operator;
-        delete offers[run][seat];
+        delete offers[run][seat].to;
         (s.operator, s.since) = (msg.sender, _block());
         emit HandedOver(run, seat, msg.sender, from);
         bonds.move(from, msg.sender, s.locked);
@@ -137,7 +134,7 @@ abstract contract Seats is Budgets {
         from += _charters[run].span;
         if (block.timestamp < from) revert TooEarly(from);
         (s.locked, s.most) = (0, 0);
-        delete offers[run][seat];
+        delete offers[run][seat].to;
         emit Released(run, seat, operator, amount);
         bonds.unlock(operator, amount);
     }
@@ -187,8 +184,8 @@ abstract contract Seats is Budgets {
     ) private view {
         if (block.timestamp > deadline) revert TooLate(deadline);
         if (peer.length > PEER) revert TooLong(peer.length, PEER);
-        bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
-        if (!signatures.signedByKey(content, node, nodeSig)) revert Denied(node);
+        bytes32 name = keccak256(peer);
+        if (!_signatures().joins(run, msg.sender, node, name, hardware, deadline, nodeSig)) revert Denied(node);
     }
 
     /// @dev Locks what is missing of the caller's stake.
@@ -198,6 +195,10 @@ abstract contract Seats is Budgets {
         s.locked = wanted;
         _trust(s, _limits[run], s.most);
         bonds.lock(msg.sender, wanted - locked);
+    }
+
+    function _signatures() private view returns (ISignatures) {
+        return court.signatures();
     }
 
     function _block() private view returns (uint40) {

@@ -11,10 +11,14 @@ contract Signatures is ISignatures {
     bytes32 private constant DOMAIN =
         keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
 
+    bytes32 private constant JOIN =
+        keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
+    bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
+
     /// @inheritdoc ISignatures
     address public immutable runs;
 
-    /// @param runs_ Whose constructor makes this.
+    /// @param runs_ Named by the domain.
     constructor(address runs_) {
         runs = runs_;
     }
@@ -27,13 +31,37 @@ contract Signatures is ISignatures {
     }
 
     /// @inheritdoc ISignatures
+    function joins(
+        uint256 run,
+        address operator,
+        address node,
+        bytes32 peer,
+        uint8 hardware,
+        uint256 deadline,
+        bytes calldata signature
+    ) external view returns (bool) {
+        return signedByKey(
+            keccak256(abi.encode(JOIN, run, operator, node, peer, hardware, deadline)), node, signature
+        );
+    }
+
+    /// @inheritdoc ISignatures
+    function invites(address gate, uint256 run, address node, uint256 deadline, bytes calldata signature)
+        external
+        view
+        returns (bool)
+    {
+        return signedBy(keccak256(abi.encode(INVITE, run, node, deadline)), gate, signature);
+    }
+
+    /// @inheritdoc ISignatures
     function signedByKey(bytes32 content, address who, bytes calldata signature) public view returns (bool) {
         (address signer,,) = ECDSA.tryRecoverCalldata(digest(content), signature);
         return signer == who && signer != address(0);
     }
 
     /// @inheritdoc ISignatures
-    function signedBy(bytes32 content, address who, bytes calldata signature) external view returns (bool) {
+    function signedBy(bytes32 content, address who, bytes calldata signature) public view returns (bool) {
         if (signedByKey(content, who, signature)) return true;
         if (who.code.length == 0) return false;
         return SignatureChecker.isValidERC1271SignatureNowCalldata(who, digest(content), signature);

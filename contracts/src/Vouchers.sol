@@ -37,7 +37,7 @@ contract Vouchers is IVouchers {
 
     constructor(IRuns runs_) {
         (runs, token) = (runs_, runs_.token());
-        (policies, signatures) = (runs_.court().policies(), runs_.signatures());
+        (policies, signatures) = (runs_.court().policies(), runs_.court().signatures());
     }
 
     /// @inheritdoc IVouchers

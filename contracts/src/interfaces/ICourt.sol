@@ -5,6 +5,7 @@ import {IBench} from "./IBench.sol";
 import {IBonds} from "./IBonds.sol";
 import {IPolicies} from "./IPolicies.sol";
 import {IRuns} from "./IRuns.sol";
+import {ISignatures} from "./ISignatures.sol";
 
 /// @title Cases and verdicts
 /// @notice Who judges the submissions of a run, and how. A case lists submissions of one seat; the verdict is on each of them.
@@ -150,6 +151,7 @@ interface ICourt {
     function bonds() external view returns (IBonds);
     function bench() external view returns (IBench);
     function policies() external view returns (IPolicies);
+    function signatures() external view returns (ISignatures);
 
     /// @notice Case `number` against `seat`; a seat's cases are counted from 1.
     function cases(uint256 run, address seat, uint256 number) external view returns (Case memory);

@@ -5,7 +5,6 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IBench} from "./IBench.sol";
 import {IBonds} from "./IBonds.sol";
 import {ICourt} from "./ICourt.sol";
-import {ISignatures} from "./ISignatures.sol";
 import {IWeights} from "./IWeights.sol";
 
 /// @title Training runs
@@ -189,7 +188,6 @@ interface IRuns {
     function court() external view returns (ICourt);
     function bench() external view returns (IBench);
     function weights() external view returns (IWeights);
-    function signatures() external view returns (ISignatures);
 
     function funds(uint256 run) external view returns (Funds memory);
 
