@@ -15,17 +15,26 @@ library Tally {
     }
 
     function count(ICourt.Ballot[] memory ballots, uint256 jurors) internal pure returns (Count memory c) {
+        uint256 majority = jurors / 2 + 1;
+        uint256 minority = jurors == 0 ? 1 : jurors - jurors / 2; // so many against it, and there is none
+        uint256 votes;
+        if (ballots.length == 1) {
+            // all alike, as most juries are: the same, for less
+            votes = ones(ballots[0].jurors);
+            if (votes < minority) return c;
+            if (votes >= majority) (c.foundFalse, c.foundHard) = (ballots[0].foundFalse, ballots[0].foundHard);
+            c.cleared = ~ballots[0].foundFalse;
+            c.decided = c.cleared | c.foundFalse; // hard or not hard: those who said false said the same of it
+            return c;
+        }
         uint256[8] memory falses;
         uint256[8] memory hards;
-        uint256 votes;
         for (uint256 i; i < ballots.length; ++i) {
             uint256 many = ones(ballots[i].jurors);
             votes += many;
             _add(falses, ballots[i].foundFalse, many);
             _add(hards, ballots[i].foundHard, many);
         }
-        uint256 majority = jurors / 2 + 1;
-        uint256 minority = jurors == 0 ? 1 : jurors - jurors / 2; // so many against it, and there is none
         if (votes < minority) return c;
         c.foundFalse = _atLeast(falses, majority);
         c.foundHard = _atLeast(hards, majority);
