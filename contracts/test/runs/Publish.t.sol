@@ -42,8 +42,9 @@ contract PublishTest is World {
         emit IWeights.Drawn(run, 1, beacon);
         weights.draw(run, 1);
         assertEq(weights.publications(run, 1).beacon, beacon);
-        vm.roll(2_100);
+        vm.roll(2_400); // the block is out of reach
         weights.draw(run, 1); // it is drawn: nothing happens
+        assertEq(weights.sourceOf(run, 1), 2_001);
         assertEq(weights.beaconOf(run, 1), beacon);
     }
 
