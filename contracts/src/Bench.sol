@@ -41,7 +41,8 @@ contract Bench is IBench {
     mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address validator => Validator)) internal _validators;
     /// @inheritdoc IBench
-    mapping(uint256 run => address[]) public rosters;
+    mapping(uint256 run => mapping(uint256 place => address)) public rosters;
+    mapping(uint256 run => uint256) internal _places; // taken so far
     mapping(uint256 run => Level[]) internal _levels;
 
     modifier onlyCourt() {
@@ -106,10 +107,10 @@ contract Bench is IBench {
             if (!v.approved) revert Denied(msg.sender);
             if (v.since != 0 && (v.until == 0 || block.timestamp < v.until)) revert WrongState();
             if (v.since == 0) {
-                address[] storage roster = rosters[run];
-                if (roster.length == PLACES) revert BenchFull();
-                v.place = uint8(roster.length); // less than 255
-                roster.push(msg.sender);
+                uint256 place = _places[run]++;
+                if (place == PLACES) revert BenchFull();
+                v.place = uint8(place); // less than 255
+                rosters[run][place] = msg.sender;
             }
             (v.since, v.until) = (_time(block.timestamp), 0);
             _level(run, seated(run) + 1);
@@ -201,7 +202,7 @@ contract Bench is IBench {
         bool vain = x.late && x.members & ~decided != 0;
         Payroll memory r;
         r.left = x.paid;
-        r.charges = new IBonds.Payment[](3 + (vain ? rosters[run].length : 0));
+        r.charges = new IBonds.Payment[](3 + (vain ? _places[run] : 0));
         if (x.lost != 0) {
             _lose(r, run, x.challenger, x.lost);
             if (x.coSigner != address(0)) _lose(r, run, x.coSigner, x.lost);
@@ -237,7 +238,7 @@ contract Bench is IBench {
         for (uint256 i; i < x.ballots.length; ++i) {
             ICourt.Ballot calldata b = x.ballots[i];
             uint256 against = ((b.foundFalse ^ x.upheld) | (b.foundHard ^ x.foundHard)) & (x.upheld | x.cleared);
-            _oweJurors(r, rosters[run], b.jurors, _share(pay, x.members & ~against, x.members));
+            _oweJurors(r, run, b.jurors, _share(pay, x.members & ~against, x.members));
         }
         if (x.upheld != 0 && (x.cleared == 0 || x.foundHard != 0)) {
             _owe(r, x.challenger, (r.left * _terms[run].finderBps) / 10_000);
@@ -254,15 +255,15 @@ contract Bench is IBench {
         bonds.disburse(charges, payments);
     }
 
-    function _oweJurors(Payroll memory r, address[] storage roster, uint256 jurors, uint256 due) private view {
+    function _oweJurors(Payroll memory r, uint256 run, uint256 jurors, uint256 due) private view {
         for (uint256 place; jurors >> place != 0; ++place) {
-            if ((jurors >> place) & 1 != 0) _owe(r, roster[place], due);
+            if ((jurors >> place) & 1 != 0) _owe(r, rosters[run][place], due);
         }
     }
 
     /// @return The part of `pay` for `some` of `all` submissions.
     function _share(uint256 pay, uint256 some, uint256 all) private pure returns (uint256) {
-        return (pay * some.ones()) / all.ones();
+        return some == all ? pay : (pay * some.ones()) / all.ones();
     }
 
     function _owe(Payroll memory r, address to, uint256 due) private pure {
@@ -272,22 +273,18 @@ contract Bench is IBench {
     }
 
     /// @dev Charges one juror's pay to each that neither voted nor abstained while it could.
-    function _chargeSilent(
-        Payroll memory r,
-        uint256 run,
-        address seat,
-        uint256 number,
-        Payout calldata x,
-        uint256 pay
-    ) private {
+    function _chargeSilent(Payroll memory r, uint256 run, address seat, uint256 number, Payout calldata x, uint256 pay)
+        private
+    {
         uint256 heard = x.excused;
         for (uint256 i; i < x.ballots.length; ++i) {
             heard |= x.ballots[i].jurors;
         }
-        address[] storage roster = rosters[run];
-        for (uint256 place; place < roster.length; ++place) {
-            address who = roster[place];
-            if (bitOf(run, who, x.earliest) & ~heard != 0) emit Silent(run, seat, number, who, _lose(r, run, who, pay));
+        for (uint256 place; place < _places[run]; ++place) {
+            address who = rosters[run][place];
+            if (bitOf(run, who, x.earliest) & ~heard != 0) {
+                emit Silent(run, seat, number, who, _lose(r, run, who, pay));
+            }
         }
     }
 

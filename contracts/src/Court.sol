@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Denied, InsufficientStake, TooEarly, TooLate, TooLong, WrongAddress, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {
+    Denied,
+    InsufficientStake,
+    TooEarly,
+    TooLate,
+    TooLong,
+    WrongAddress,
+    WrongState,
+    ZeroAmount
+} from "./interfaces/Errors.sol";
 import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ISignatures} from "./interfaces/ISignatures.sol";
@@ -73,12 +82,14 @@ contract Court is ICourt {
     ILocations public immutable locations;
     mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => Case))) internal _cases;
-    /// @dev Of the first vote and of the second.
-    mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(bool again => Ballot[])))) internal
-        _ballots;
+    /// @dev Of the first vote and of the second; one without jurors ends the list.
+    mapping(
+        uint256 run
+            => mapping(address seat => mapping(uint256 number => mapping(bool again => mapping(uint256 => Ballot))))
+    ) internal _ballots;
     /// @dev Sizes of the submissions in a case of several: see IRuns.Withheld.
-    mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(uint256 word => uint256)))) internal
-        _parcels;
+    mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(uint256 word => uint256))))
+        internal _parcels;
     /// @inheritdoc ICourt
     mapping(bytes32 submission => mapping(address signer => uint256 number)) public charges;
     /// @inheritdoc ICourt
@@ -101,7 +112,7 @@ contract Court is ICourt {
 
     /// @inheritdoc ICourt
     function ballots(uint256 run, address seat, uint256 number) external view returns (Ballot[] memory) {
-        return _ballots[run][seat][number][_cases[run][seat][number].again];
+        return _read(_ballots[run][seat][number][_cases[run][seat][number].again]);
     }
 
     /// @inheritdoc ICourt
@@ -109,9 +120,9 @@ contract Court is ICourt {
         Case storage c = _cases[run][seat][number];
         uint256 bit = bench.bitOf(run, validator, c.earliest);
         if (c.excused & bit != 0) return true;
-        Ballot[] storage list = _ballots[run][seat][number][c.again];
-        for (uint256 i; i < list.length; ++i) {
-            if (list[i].jurors & bit != 0) return true;
+        mapping(uint256 => Ballot) storage stored = _ballots[run][seat][number][c.again];
+        for (uint256 i; stored[i].jurors != 0; ++i) {
+            if (stored[i].jurors & bit != 0) return true;
         }
         return false;
     }
@@ -119,8 +130,8 @@ contract Court is ICourt {
     /// @inheritdoc ICourt
     function isJuror(uint256 run, address seat, uint256 number, address validator) external view returns (bool) {
         Case storage c = _cases[run][seat][number];
-        return c.stage == Stage.Appealed && block.timestamp < c.deadline
-            && bench.bitOf(run, validator, c.earliest) != 0 && !voted(run, seat, number, validator);
+        return c.stage == Stage.Appealed && block.timestamp < c.deadline && bench.bitOf(run, validator, c.earliest) != 0
+            && !voted(run, seat, number, validator);
     }
 
     /// @inheritdoc ICourt
@@ -181,7 +192,9 @@ contract Court is ICourt {
                 _parcels[run][x.seat][x.number][i] = x.parcels[i];
             }
         }
-        _open(CaseId(run, x.seat, x.number), Opening(x.earliest, x.ring, x.ring.sum(), submissions, false, address(0), 0));
+        _open(
+            CaseId(run, x.seat, x.number), Opening(x.earliest, x.ring, x.ring.sum(), submissions, false, address(0), 0)
+        );
         return x.number;
     }
 
@@ -328,14 +341,9 @@ contract Court is ICourt {
     }
 
     /// @inheritdoc ICourt
-    function vote(
-        uint256 run,
-        address seat,
-        uint256 number,
-        uint256 foundFalse,
-        uint256 foundHard,
-        bytes32 receipts
-    ) external {
+    function vote(uint256 run, address seat, uint256 number, uint256 foundFalse, uint256 foundHard, bytes32 receipts)
+        external
+    {
         Case storage c = _cases[run][seat][number];
         uint256 bit = _juror(run, c);
         if (foundFalse >> c.submissions != 0 || foundHard & ~foundFalse != 0) revert InvalidBallot();
@@ -364,7 +372,7 @@ contract Court is ICourt {
         Verdict memory v;
         v.late = true;
         if (stage == Stage.Appealed) {
-            v.ballots = _ballots[run][seat][number][c.again];
+            v.ballots = _read(_ballots[run][seat][number][c.again]);
             return _conclude(CaseId(run, seat, number), c, v);
         }
         v.members = _members(c);
@@ -400,27 +408,35 @@ contract Court is ICourt {
     }
 
     /// @dev Adds a vote to those that are alike.
-    function _cast(Ballot[] storage stored, uint256 bit, uint256 foundFalse, uint256 foundHard)
+    function _cast(mapping(uint256 => Ballot) storage stored, uint256 bit, uint256 foundFalse, uint256 foundHard)
         private
-        returns (Ballot[] memory all)
+        returns (Ballot[] memory)
     {
-        Ballot[] memory before = stored;
-        uint256 alike = before.length;
-        for (uint256 i; i < before.length; ++i) {
-            Ballot memory b = before[i];
-            if (b.jurors & bit != 0) revert Denied(msg.sender);
-            if (b.foundFalse == foundFalse && b.foundHard == foundHard) alike = i;
+        for (uint256 i;; ++i) {
+            Ballot storage b = stored[i];
+            uint256 jurors = b.jurors;
+            if (jurors & bit != 0) revert Denied(msg.sender);
+            if (jurors == 0) {
+                if (foundFalse != 0) b.foundFalse = foundFalse;
+                if (foundHard != 0) b.foundHard = foundHard;
+            } else if (b.foundFalse != foundFalse || b.foundHard != foundHard) {
+                continue;
+            }
+            b.jurors = jurors | bit;
+            for (++i; stored[i].jurors != 0; ++i) {
+                if (stored[i].jurors & bit != 0) revert Denied(msg.sender);
+            }
+            return _read(stored);
         }
-        if (alike < before.length) {
-            stored[alike].jurors = before[alike].jurors |= bit;
-            return before;
+    }
+
+    function _read(mapping(uint256 => Ballot) storage stored) private view returns (Ballot[] memory all) {
+        uint256 many;
+        while (stored[many].jurors != 0) ++many;
+        all = new Ballot[](many);
+        for (uint256 i; i < many; ++i) {
+            all[i] = stored[i];
         }
-        stored.push(Ballot(foundFalse, foundHard, bit));
-        all = new Ballot[](alike + 1);
-        for (uint256 i; i < alike; ++i) {
-            all[i] = before[i];
-        }
-        all[alike] = Ballot(foundFalse, foundHard, bit);
     }
 
     /// @dev Closes an appealed case if all is decided, or its time is up.
@@ -443,7 +459,7 @@ contract Court is ICourt {
         uint256 rest = v.members & ~(v.upheld | v.cleared);
         uint256 again = uint256(c.deadline) + p.appeal;
         r.over = !v.voted || rest == 0 || v.convicts || c.again || block.timestamp >= again;
-        r.unshut = c.hard && c.stage != Stage.Undecided;
+        r.unshut = c.hard; // which ends with the first vote
         (r.convicts, r.keyed, r.challenger, r.finderBps) = (v.convicts, c.keyed, c.challenger, p.finderBps);
         (r.penalty, r.fee, r.strikes) = (p.penalty, p.fee, v.upheld.ones());
         r.back = _part(id, c, v.members, v.cleared | (r.over ? rest : 0));
@@ -496,7 +512,11 @@ contract Court is ICourt {
     }
 
     /// @dev The units of some submissions of a case, by epoch.
-    function _part(CaseId memory id, Case storage c, uint256 members, uint256 part) private view returns (uint256 ring) {
+    function _part(CaseId memory id, Case storage c, uint256 members, uint256 part)
+        private
+        view
+        returns (uint256 ring)
+    {
         ring = c.ring;
         if (part == members) return ring;
         ring = ring.clear();

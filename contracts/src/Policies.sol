@@ -78,14 +78,15 @@ contract Policies is IPolicies {
                 coSigners: p.coSigners,
                 penalty: p.penalty,
                 fee: p.fee,
-                window: p.window,
                 appeal: p.appeal,
+                window: p.window,
                 vote: p.vote
             })
         );
-        runs.bench().open(
-            run,
-            IBench.Terms({
+        runs.bench()
+            .open(
+                run,
+                IBench.Terms({
                 owner: p.owner,
                 validatorStake: p.validatorStake,
                 bond: p.bond,
@@ -94,7 +95,7 @@ contract Policies is IPolicies {
                 finderBps: p.finderBps,
                 coSigners: p.coSigners
             })
-        );
+            );
     }
 
     /// @dev Reverts with the name of the first field that is out of range.

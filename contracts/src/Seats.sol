@@ -14,7 +14,6 @@ abstract contract Seats is Budgets {
         uint40 deadline;
     }
 
-
     uint256 private constant PEER = 64; // bytes of a PeerID: one of a secp256k1 key has 39, the longest in use 42
 
     mapping(uint256 run => mapping(address seat => Seat)) internal _seats;

@@ -40,9 +40,7 @@ contract Signatures is ISignatures {
         uint256 deadline,
         bytes calldata signature
     ) external view returns (bool) {
-        return signedByKey(
-            keccak256(abi.encode(JOIN, run, operator, node, peer, hardware, deadline)), node, signature
-        );
+        return signedByKey(keccak256(abi.encode(JOIN, run, operator, node, peer, hardware, deadline)), node, signature);
     }
 
     /// @inheritdoc ISignatures

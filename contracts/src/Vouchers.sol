@@ -72,7 +72,9 @@ contract Vouchers is IVouchers {
         redeemed[run][validator] = paid + amount;
         pots[run] -= amount;
         // a block time; at most the cap, a uint96
-        if (!owners) _periods[run] = Period(uint64(block.timestamp / p.window), uint192(p.voucherCap - capped + amount));
+        if (!owners) {
+            _periods[run] = Period(uint64(block.timestamp / p.window), uint192(p.voucherCap - capped + amount));
+        }
         emit Redeemed(run, validator, amount, total);
         token.safeTransfer(validator, amount);
     }

@@ -20,6 +20,7 @@ contract GasTest is World {
         deploy();
         switchTo(keyed(policy()));
         submit(1, 5); // somebody else works in the run
+        bonds.deposit(SINK, 1); // and somebody was slashed before: the first to be pays 17,100 for the sink's word
     }
 
     function test_submit() public {
@@ -114,7 +115,22 @@ contract GasTest is World {
         spend("appeal", nodes[0], address(court), data, 120_000);
         data = abi.encodeCall(court.vote, (run, nodes[0], number, 0, 0, EVIDENCE));
         spend("vote", validators[2], address(court), data, 100_000);
-        spend("vote that acquits", validators[3], address(court), data, 220_000);
+        spend("vote that acquits", validators[3], address(court), data, 190_000);
+    }
+
+    function test_soft_appeal_path() public {
+        submit(0, 5);
+        uint256 number = challenge(0, submit(0, 5));
+        appeal(0, number);
+        bytes memory data = abi.encodeCall(court.vote, (run, nodes[0], number, 0, 0, EVIDENCE));
+        spend("soft: vote", validators[1], address(court), data, 100_000);
+        spend("soft: vote that acquits", validators[2], address(court), data, 180_000);
+        number = challenge(0, submit(0, 5));
+        appeal(0, number);
+        data = abi.encodeCall(court.vote, (run, nodes[0], number, 1, 0, EVIDENCE));
+        spend("soft: vote that something is false", validators[1], address(court), data, 120_000);
+        spend("soft: the second alike", validators[2], address(court), data, 100_000);
+        spend("soft: vote that upholds", validators[3], address(court), data, 220_000);
     }
 
     function test_seats() public {

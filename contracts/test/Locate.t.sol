@@ -15,7 +15,9 @@ contract LocateTest is World {
 
     function test_its_address_follows_from_that_of_runs() public view {
         ICourt found = runs.court();
-        assertEq(address(IHasLocations(address(found)).locations().policies()), address(ICourt(address(found)).policies()));
+        assertEq(
+            address(IHasLocations(address(found)).locations().policies()), address(ICourt(address(found)).policies())
+        );
         assertLe(address(locations).code.length, 24_576);
     }
 

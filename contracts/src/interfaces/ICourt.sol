@@ -23,8 +23,8 @@ interface ICourt {
         uint8 coSigners;
         uint96 penalty;
         uint96 fee;
-        uint32 window;
         uint32 appeal;
+        uint32 window;
         uint32 vote;
     }
 
@@ -221,14 +221,8 @@ interface ICourt {
     /// @param foundFalse Bit i: submission i of the case earns nothing.
     /// @param foundHard Bit i: and it is cheating; a part of foundFalse.
     /// @param receipts Digest of the receipts that the juror hands over after the close; zero: none.
-    function vote(
-        uint256 run,
-        address seat,
-        uint256 number,
-        uint256 foundFalse,
-        uint256 foundHard,
-        bytes32 receipts
-    ) external;
+    function vote(uint256 run, address seat, uint256 number, uint256 foundFalse, uint256 foundHard, bytes32 receipts)
+        external;
 
     /// @notice A juror cannot judge the case: weights gone, machine in doubt. It costs the juror its pay and nothing more.
     /// @param reason At most 128 bytes.

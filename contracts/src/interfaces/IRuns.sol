@@ -68,7 +68,7 @@ interface IRuns {
         bool rotated; // `key` signs, and the name no longer does
         uint40 since; // block in which key, operator and hardware took their present form
         uint32 most; // units it may have at risk of a verdict: as many as its stake is worth, and one more for each it was ever
-            // paid for, up to `leverage` times its stake
+        // paid for, up to `leverage` times its stake
         uint256 ring; // units within the window
         uint64 vested; // units matured and unclaimed
         uint32 step; // newest step worked on

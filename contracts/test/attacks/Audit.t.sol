@@ -219,8 +219,7 @@ contract AuditTest is World {
         for (uint256 i; i < 10; ++i) {
             if (i != 0) settle(0, i + 1);
             bytes memory signature = signVerdict(run, court.submissionId(run, works[i]), 1, 1, validatorKeys[2]);
-            slashed +=
-                court.impeach(run, works[i], i + 1, ICourt.Receipt(validators[2], 1, EVIDENCE, signature));
+            slashed += court.impeach(run, works[i], i + 1, ICourt.Receipt(validators[2], 1, EVIDENCE, signature));
         }
         assertEq(slashed, 10 * uint256(BOND));
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - PENALTY); // one penalty

@@ -286,6 +286,40 @@ contract AppealTest is World {
         assertEq(runs.claim(run, nodes[1]), 110 * uint256(REWARD));
     }
 
+    function test_a_split_list_returns_each_submission_with_its_size_and_its_age() public {
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](12);
+        for (uint32 i; i < 12; ++i) {
+            if (i == 6) pass(WINDOW / 2);
+            list[i] = submit(1, 10 + i);
+        }
+        uint256 number = challenge(0, list);
+        appeal(1, number);
+        for (uint256 v = 1; v < 4; ++v) {
+            ballot(v, 1, number, 0x7DE, 0); // 0, 5 and 11 are good
+        }
+        assertEq(runs.funds(run).reserved, (100 + 10 + 15 + 21) * uint256(REWARD));
+        pass(ripening(WINDOW) - WINDOW / 2);
+        assertEq(runs.claim(run, nodes[1]), (10 + 15) * uint256(REWARD));
+        pass(WINDOW);
+        assertEq(runs.claim(run, nodes[1]), 21 * uint256(REWARD));
+    }
+
+    function test_a_mistake_costs_the_bond_of_a_case_that_had_listed_it_alone() public {
+        IPolicies.Policy memory p = policy();
+        p.bondBps = 5_000;
+        switchTo(p);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
+        (list[0], list[1]) = (submit(1, 9_900), submit(1, 100));
+        uint256 number = challenge(0, list);
+        assertEq(bench.validators(run, validators[0]).atRisk, 50 * MUR);
+        appeal(1, number);
+        for (uint256 v = 1; v < 4; ++v) {
+            ballot(v, 1, number, 1, 0); // the large one is false, the small one good
+        }
+        assertEq(bench.validators(run, validators[0]).locked, VALIDATOR_STAKE - BOND);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
+    }
+
     function test_who_judges_differently_is_paid_for_what_the_majority_found_too() public {
         IRuns.SubmissionRef[] memory list = submitMany(1, 4, 10);
         uint256 number = challenge(0, list);

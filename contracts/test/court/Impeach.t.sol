@@ -127,6 +127,18 @@ contract ImpeachTest is World {
         assertEq(bonds.accounts(validators[2]).active, STAKE + JURY_FEE / 2); // paid like a juror
     }
 
+    function test_a_case_found_merely_false_impeaches_nobody() public {
+        vm.warp(block.timestamp - 1); // just in time
+        appeal(0, number);
+        for (uint256 v = 2; v < 5; ++v) {
+            if (court.isJuror(run, nodes[0], number, validators[v])) ballot(v, 0, number, 1, 0);
+        }
+        assertStage(0, number, ICourt.Stage.Upheld);
+        ICourt.Receipt memory accepted = acceptance(2, 4);
+        expectRefusal(WrongState.selector);
+        court.impeach(run, ref, number, accepted);
+    }
+
     function test_who_gave_up_its_seat_answers_until_its_stake_is_free() public {
         enlist(run, validators[2], false);
         settle(0, number);

@@ -272,8 +272,7 @@ contract Handler is World {
         uint256 foundHard = c.hard || (seed >> 44) % 16 == 0 ? foundFalse : 0;
         for (uint256 i; i < many; ++i) {
             address who = aValidator((seed >> 16) % 5 + i);
-            bytes memory data =
-                abi.encodeCall(court.vote, (t.run, t.seat, t.number, foundFalse, foundHard, EVIDENCE));
+            bytes memory data = abi.encodeCall(court.vote, (t.run, t.seat, t.number, foundFalse, foundHard, EVIDENCE));
             if ((seed >> (52 + i)) % 8 == 0) {
                 data = abi.encodeCall(court.vote, (t.run, t.seat, t.number, all & ~foundFalse, 0, EVIDENCE));
             }
@@ -382,7 +381,9 @@ contract Handler is World {
             if (attempt(s.operator, address(runs), data)) chairs[i].key = fresh;
         } else {
             address to = operators[(seed >> 8) % 3];
-            attempt(s.operator, address(runs), abi.encodeCall(runs.offer, (c.run, c.seat, to, uint40(block.timestamp + 1))));
+            attempt(
+                s.operator, address(runs), abi.encodeCall(runs.offer, (c.run, c.seat, to, uint40(block.timestamp + 1)))
+            );
             attempt(to, address(runs), abi.encodeCall(runs.accept, (c.run, c.seat)));
         }
     }

@@ -44,8 +44,7 @@ contract Liars is World {
         IRuns.SubmissionRef memory ref = nextRef(run, nodes[i]);
         uint32 units = uint32(1 + (seed >> 8) % 900);
         bytes32 beacon = beaconOf(run, ref.step);
-        bytes memory data =
-            abi.encodeCall(runs.submit, (run, ref.root, ref.step, ref.sequence, units, beacon));
+        bytes memory data = abi.encodeCall(runs.submit, (run, ref.root, ref.step, ref.sequence, units, beacon));
         if (!attempt(nodes[i], address(runs), data)) return;
         uint256 kind = i == 0 ? 0 : (seed >> 40) % 16 == 0 ? 2 : (seed >> 44) % 2;
         jobs.push(Job(ref, i, kind, units, block.timestamp));
