@@ -21,19 +21,19 @@ contract Bonds is IBonds {
     /// @inheritdoc IBonds
     address public immutable runs;
     /// @inheritdoc IBonds
-    address public immutable court;
+    address public immutable bench;
     /// @inheritdoc IBonds
     uint128 public total;
     mapping(address => Account) internal _accounts;
 
     modifier onlySlasher() {
-        if (msg.sender != runs && msg.sender != court) revert NotSlasher(msg.sender);
+        if (msg.sender != runs && msg.sender != bench) revert NotSlasher(msg.sender);
         _;
     }
 
-    constructor(IERC20 token_, uint64 delay_, address sink_, address runs_, address court_) {
+    constructor(IERC20 token_, uint64 delay_, address sink_, address runs_, address bench_) {
         if (sink_ == address(0)) revert ZeroAddress();
-        (token, delay, sink, runs, court) = (token_, delay_, sink_, runs_, court_);
+        (token, delay, sink, runs, bench) = (token_, delay_, sink_, runs_, bench_);
     }
 
     /// @inheritdoc IBonds
@@ -119,6 +119,33 @@ contract Bonds is IBonds {
         uint128 share = uint128((uint256(taken) * finderBps) / 10_000); // at most `taken`: slashers pass at most 10,000
         _accounts[finder].active += share;
         if (taken != share) _accounts[sink].active += taken - share;
+        emit Slashed(account, taken, finder, share);
+    }
+
+    /// @inheritdoc IBonds
+    function disburse(Payment[] calldata charges, Payment[] calldata payments) external onlySlasher {
+        uint128 left = _accounts[msg.sender].active; // a slasher locks nothing of its own
+        if (left != 0) _accounts[msg.sender].active = 0;
+        for (uint256 i; i < charges.length; ++i) {
+            left += _take(charges[i].account, charges[i].amount, msg.sender, charges[i].amount);
+        }
+        for (uint256 i; i < payments.length; ++i) {
+            (address to, uint128 amount) = (payments[i].account, payments[i].amount);
+            if (amount > left) amount = left;
+            if (amount == 0) continue;
+            left -= amount;
+            _accounts[to].active += amount;
+            emit Disbursed(to, amount);
+        }
+        if (left != 0) _accounts[sink].active += left;
+    }
+
+    /// @dev Takes at most `amount` of what an account has locked; whoever calls credits it.
+    function _take(address account, uint128 amount, address finder, uint256 share) private returns (uint128 taken) {
+        Account storage a = _accounts[account];
+        taken = amount < a.locked ? amount : a.locked;
+        if (taken == 0) return 0;
+        (a.active, a.locked) = (a.active - taken, a.locked - taken);
         emit Slashed(account, taken, finder, share);
     }
 }

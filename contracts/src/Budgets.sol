@@ -3,21 +3,25 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {Bonds} from "./Bonds.sol";
+import {Bench} from "./Bench.sol";
 import {Denied, NoSuchRun, TooEarly, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {IWeights} from "./interfaces/IWeights.sol";
 import {Transfers} from "./Transfers.sol";
+import {Weights} from "./Weights.sol";
 
-/// @title Runs, their money and their weights
-/// @notice The first part of Runs: what owners and trainers do. See IRuns.
+/// @title Runs, their money and their heads
+/// @notice The first part of Runs: what owners do, and what Weights tells. See IRuns.
 abstract contract Budgets is IRuns {
     using SafeERC20 for IERC20;
 
     /// @dev All that submitting work reads of a run, in one word: a copy of the policy's, and when to look at the status.
     struct Limits {
-        uint96 reward;
+        uint88 reward;
+        uint8 leverage;
         uint32 window;
         uint32 grace;
         uint32 maxUnits;
@@ -30,12 +34,11 @@ abstract contract Budgets is IRuns {
     struct Charter {
         address owner;
         uint32 notice;
-        uint16 leverage;
-        address trainer;
-        uint40 span; // window + appeal + vote
         address gate;
-        uint128 nodeStake;
-        uint128 floor; // penalty + bond
+        uint40 span; // see IPolicies
+        uint40 trial; // appeal + vote
+        uint96 nodeStake;
+        uint96 floor; // penalty + bond
     }
 
     /// @inheritdoc IRuns
@@ -45,23 +48,30 @@ abstract contract Budgets is IRuns {
     /// @inheritdoc IRuns
     ICourt public immutable court;
     /// @inheritdoc IRuns
-    uint256 public count;
+    IBench public immutable bench;
+    /// @inheritdoc IRuns
+    IWeights public immutable weights;
     mapping(uint256 run => Charter) internal _charters;
     mapping(uint256 run => Limits) internal _limits;
-    /// @inheritdoc IRuns
-    mapping(uint256 run => bytes32) public specDigests;
     mapping(uint256 run => Status) internal _statuses;
     mapping(uint256 run => Funds) internal _funds;
-    mapping(uint256 run => mapping(uint32 step => Publication)) internal _publications;
+    mapping(uint256 run => mapping(uint32 step => Head)) internal _heads;
 
     modifier onlyOwner(uint256 run) {
-        if (msg.sender != _charters[run].owner) revert Denied(msg.sender);
+        _only(_charters[run].owner);
+        _;
+    }
+
+    modifier onlyWeights() {
+        _only(address(weights));
         _;
     }
 
     constructor(IERC20 token_, uint64 delay, address sink, ICourt court_) {
         (token, court) = (token_, court_);
-        bonds = new Bonds(token_, delay, sink, address(this), address(court_));
+        bench = new Bench(token_, delay, sink, this, court_);
+        bonds = bench.bonds();
+        weights = new Weights(this, court_, bench);
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -77,40 +87,17 @@ abstract contract Budgets is IRuns {
     }
 
     /// @inheritdoc IRuns
-    function paused(uint256 run) external view returns (bool) {
-        return _reached(_statuses[run].pausedFrom);
+    function heads(uint256 run, uint32 step) external view returns (Head memory) {
+        return _heads[run][step];
     }
 
-    /// @inheritdoc IRuns
-    function published(uint256 run) external view returns (uint32) {
-        return _statuses[run].published;
-    }
+    // ---- Policies only ----------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
-    function publications(uint256 run, uint32 step) external view returns (Publication memory) {
-        return _publications[run][step];
-    }
-
-    // ---- runs -------------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc IRuns
-    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run) {
-        if (specDigest == 0) revert InvalidPolicy("specDigest");
-        run = ++count;
-        court.open(run, p); // refuses what is out of range
-        _limits[run] = Limits(p.reward, p.window, p.grace, p.maxUnits, p.maxPerStep, p.strikes, 0);
-        _charters[run] = Charter({
-            owner: p.owner,
-            notice: p.notice,
-            leverage: p.leverage,
-            trainer: p.trainer,
-            span: uint40(p.window) + p.appeal + p.vote,
-            gate: p.gate,
-            nodeStake: p.nodeStake,
-            floor: p.penalty + p.bond // at most nodeStake
-        });
-        specDigests[run] = specDigest;
-        emit RunCreated(run, p.owner, specDigest, p);
+    function open(uint256 run, Terms calldata t) external {
+        _only(address(court.policies()));
+        _limits[run] = Limits(t.reward, t.leverage, t.window, t.grace, t.maxUnits, t.maxPerStep, t.strikes, 0);
+        _charters[run] = Charter(t.owner, t.notice, t.gate, t.span, t.trial, t.nodeStake, t.floor);
     }
 
     // ---- money ------------------------------------------------------------------------------------------------------
@@ -184,24 +171,25 @@ abstract contract Budgets is IRuns {
     // ---- weights ----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
-    function publish(uint256 run, uint32 step, bytes32 manifest) external {
-        uint32 heads = _statuses[run].published;
-        if (msg.sender != _charters[run].trainer) revert Denied(msg.sender);
-        if (manifest == 0) revert WrongState();
-        if (step != heads) revert WrongStep(step, heads);
-        court.requireJury(run);
-        bytes32 beacon = keccak256(abi.encode(blockhash(block.number - 1), run, step, manifest));
-        uint64 time = uint64(block.timestamp); // block number and time fit 64 bits
-        _publications[run][step] = Publication(manifest, beacon, uint64(block.number), time, 0);
-        if (step != 0) _publications[run][step - 1].superseded = time;
-        _statuses[run].published = heads + 1;
-        emit Published(run, step, manifest, beacon);
+    function advance(uint256 run, uint32 step) external onlyWeights {
+        uint40 time = uint40(block.timestamp); // fits as in _noticed
+        _heads[run][step] = Head(0, time, 0, uint40(block.number)); // fits as in Seats
+        if (step != 0) _heads[run][step - 1].superseded = time;
+    }
+
+    /// @inheritdoc IRuns
+    function draw(uint256 run, uint32 step, bytes17 beacon) external onlyWeights {
+        _heads[run][step].beacon = beacon;
     }
 
     // ---- shared -----------------------------------------------------------------------------------------------------
 
+    function _only(address who) internal view {
+        if (msg.sender != who) revert Denied(msg.sender);
+    }
+
     function _requireRun(uint256 run) internal view {
-        if (run == 0 || run > count) revert NoSuchRun(run);
+        if (_limits[run].window == 0) revert NoSuchRun(run);
     }
 
     function _limitsOf(uint256 run) internal view returns (Limits memory) {

@@ -4,58 +4,92 @@ pragma solidity ^0.8.28;
 import {
     Denied,
     InsufficientStake,
-    NoSuchRun,
     TooEarly,
     TooLate,
+    TooLong,
     WrongAddress,
     WrongState,
     ZeroAmount
 } from "./interfaces/Errors.sol";
+import {IBench} from "./interfaces/IBench.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
+import {ISignatures} from "./interfaces/ISignatures.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {ILocations} from "./interfaces/ILocations.sol";
+import {IPolicies} from "./interfaces/IPolicies.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {Bonding} from "./Bonding.sol";
 import {Locations} from "./Locations.sol";
 import {Policies} from "./Policies.sol";
 import {Ring} from "./Ring.sol";
-import {Typed} from "./Typed.sol";
+import {Signatures} from "./Signatures.sol";
 import {Submissions} from "./Submissions.sol";
+import {Tally} from "./Tally.sol";
 
-/// @title Validators and verdicts
+/// @title Cases and verdicts
 /// @notice See ICourt.
 contract Court is ICourt {
     using Ring for uint256;
+    using Tally for uint256;
 
     /// @dev What a new case starts with.
     struct Opening {
         uint256 earliest;
         uint256 ring;
+        uint256 units;
         uint8 submissions;
         bool hard;
         address coSigner;
         uint256 samples;
     }
 
+    /// @dev Names a case.
+    struct CaseId {
+        uint256 run;
+        address seat;
+        uint256 number;
+    }
+
+    /// @dev What is said of the submissions of a case, and what that costs whom.
+    struct Verdict {
+        uint256 members; // that it is about
+        uint256 upheld;
+        uint256 cleared;
+        bool convicts;
+        bool voted; // by a jury: then somebody pays it
+        bool late; // the vote is over
+        Ballot[] ballots;
+        uint256 foundHard;
+    }
+
     bytes32 private constant VERDICT =
         keccak256("Verdict(uint256 run,bytes32 submission,uint8 outcome,uint256 samples,bytes32 details)");
     uint8 private constant ACCEPT = 1;
     uint8 private constant HARD = 3;
-    uint16 private constant WINNER_BPS = 5_000; // of a lost bond, to whoever appealed; were it all, bonds could be traded
+    uint256 private constant LONGEST = 128; // bytes of a reason
 
     /// @inheritdoc ICourt
     IRuns public immutable runs;
     /// @inheritdoc ICourt
     IBonds public immutable bonds;
+    /// @inheritdoc ICourt
+    IBench public immutable bench;
+    /// @inheritdoc ICourt
+    IPolicies public immutable policies;
+    /// @inheritdoc ICourt
+    ISignatures public immutable signatures;
     /// @notice Where runs can be reached. Not of ICourt: Runs does without, and has the code it had before there was this.
     ILocations public immutable locations;
-    mapping(uint256 run => IRuns.Policy) internal _policies;
-    mapping(uint256 run => mapping(address validator => Validator)) internal _validators;
-    /// @inheritdoc ICourt
-    mapping(uint256 run => uint256) public seated;
+    mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => Case))) internal _cases;
-    /// @inheritdoc ICourt
-    mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(address validator => bool))))
-        public voted;
+    /// @dev Of the first vote and of the second; one without jurors ends the list.
+    mapping(
+        uint256 run
+            => mapping(address seat => mapping(uint256 number => mapping(bool again => mapping(uint256 => Ballot))))
+    ) internal _ballots;
+    /// @dev Sizes of the submissions in a case of several: see IRuns.Withheld.
+    mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(uint256 word => uint256))))
+        internal _parcels;
     /// @inheritdoc ICourt
     mapping(bytes32 submission => mapping(address signer => uint256 number)) public charges;
     /// @inheritdoc ICourt
@@ -63,21 +97,13 @@ contract Court is ICourt {
 
     constructor(IRuns runs_) {
         if (address(runs_.court()) != address(this)) revert WrongAddress(address(this), address(runs_.court()));
-        (runs, bonds) = (runs_, runs_.bonds());
-        locations = new Locations(this);
+        (runs, bonds, bench) = (runs_, runs_.bonds(), runs_.bench());
+        signatures = new Signatures(address(runs_));
+        policies = new Policies(runs_, this);
+        locations = new Locations(policies);
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc ICourt
-    function policy(uint256 run) external view returns (IRuns.Policy memory) {
-        return _policyOf(run);
-    }
-
-    /// @inheritdoc ICourt
-    function validators(uint256 run, address validator) external view returns (Validator memory) {
-        return _validators[run][validator];
-    }
 
     /// @inheritdoc ICourt
     function cases(uint256 run, address seat, uint256 number) external view returns (Case memory) {
@@ -85,124 +111,67 @@ contract Court is ICourt {
     }
 
     /// @inheritdoc ICourt
+    function ballots(uint256 run, address seat, uint256 number) external view returns (Ballot[] memory) {
+        return _read(_ballots[run][seat][number][_cases[run][seat][number].again]);
+    }
+
+    /// @inheritdoc ICourt
+    function voted(uint256 run, address seat, uint256 number, address validator) public view returns (bool) {
+        Case storage c = _cases[run][seat][number];
+        uint256 bit = bench.bitOf(run, validator, c.earliest);
+        if (c.excused & bit != 0) return true;
+        mapping(uint256 => Ballot) storage stored = _ballots[run][seat][number][c.again];
+        for (uint256 i; stored[i].jurors != 0; ++i) {
+            if (stored[i].jurors & bit != 0) return true;
+        }
+        return false;
+    }
+
+    /// @inheritdoc ICourt
+    function isJuror(uint256 run, address seat, uint256 number, address validator) external view returns (bool) {
+        Case storage c = _cases[run][seat][number];
+        return c.stage == Stage.Appealed && block.timestamp < c.deadline && bench.bitOf(run, validator, c.earliest) != 0
+            && !voted(run, seat, number, validator);
+    }
+
+    /// @inheritdoc ICourt
+    function bondFor(uint256 run, uint256 units) public view returns (uint256) {
+        Terms storage p = _terms[run];
+        return Bonding.bond(p.bond, p.bondBps, p.reward, units);
+    }
+
+    /// @inheritdoc ICourt
+    function submissionId(uint256 run, IRuns.SubmissionRef calldata ref) external pure returns (bytes32) {
+        return Submissions.id(run, ref);
+    }
+
+    /// @inheritdoc ICourt
     function stateOf(uint256 run, IRuns.SubmissionRef calldata ref) external view returns (State) {
         IRuns.Submission memory w = runs.submissions(Submissions.id(run, ref));
         if (w.time == 0) return State.None;
-        Stage stage = _cases[run][runs.seatOf(run, ref.node)][w.number].stage;
+        return _stateOf(_cases[run][runs.seatOf(run, ref.node)][w.number], w.index);
+    }
+
+    function _stateOf(Case storage c, uint256 index) private view returns (State) {
+        Stage stage = c.stage;
         if (stage == Stage.None) return State.Submitted;
-        if (stage == Stage.Open) return State.Challenged;
-        if (stage == Stage.Appealed) return State.Appealed;
-        return stage == Stage.Cleared ? State.Cleared : State.Revoked;
+        if (stage == Stage.Upheld) return State.Revoked;
+        if (stage == Stage.Cleared || stage == Stage.Returned) return State.Cleared;
+        if (c.upheld >> index & 1 != 0) return State.Revoked;
+        if (stage == Stage.Split || c.cleared >> index & 1 != 0) return State.Cleared;
+        if (stage == Stage.Undecided) return State.Undecided;
+        return stage == Stage.Open ? State.Challenged : State.Appealed;
     }
 
-    function _policyOf(uint256 run) private view returns (IRuns.Policy storage p) {
-        p = _policies[run];
-        if (p.window == 0) revert NoSuchRun(run);
-    }
-
-    // ---- Runs only --------------------------------------------------------------------------------------------------
+    // ---- Policies only ----------------------------------------------------------------------------------------------
 
     /// @inheritdoc ICourt
-    function open(uint256 run, IRuns.Policy calldata p) external {
-        if (msg.sender != address(runs)) revert Denied(msg.sender);
-        Policies.check(p, bonds.delay());
-        _policies[run] = p;
+    function open(uint256 run, Terms calldata terms) external {
+        if (msg.sender != address(policies)) revert Denied(msg.sender);
+        _terms[run] = terms;
     }
 
-    /// @inheritdoc ICourt
-    function requireJury(uint256 run) external view {
-        IRuns.Policy storage p = _policies[run];
-        uint256 needed = uint256(p.quorum) + 1 + p.coSigners;
-        if (p.appeal != 0 && seated[run] < needed) revert TooFewValidators(seated[run], needed);
-    }
-
-    // ---- the bench --------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc ICourt
-    function approve(uint256 run, address validator, bool on) external {
-        if (msg.sender != _policies[run].owner) revert Denied(msg.sender);
-        Validator storage v = _validators[run][validator];
-        v.approved = on;
-        emit ValidatorApproved(run, validator, on);
-        if (!on && _permanent(v)) _retire(run, validator, v);
-    }
-
-    /// @inheritdoc ICourt
-    function enlist(uint256 run, bool on) external {
-        Validator storage v = _validators[run][msg.sender];
-        if (on) {
-            if (!v.approved) revert Denied(msg.sender);
-            if (_serves(v)) revert WrongState();
-            (v.since, v.until) = (_time(block.timestamp), 0);
-            ++seated[run];
-            emit ValidatorSeated(run, msg.sender, true, 0);
-            uint128 stake = _policies[run].validatorStake;
-            if (v.locked < stake) _lock(run, v, stake - v.locked);
-        } else {
-            if (!_permanent(v)) revert WrongState();
-            _retire(run, msg.sender, v);
-        }
-    }
-
-    /// @inheritdoc ICourt
-    function reinforce(uint256 run, uint128 amount) external {
-        if (amount == 0) revert ZeroAmount();
-        Validator storage v = _validators[run][msg.sender];
-        if (!_serves(v)) revert WrongState();
-        _lock(run, v, amount);
-    }
-
-    /// @inheritdoc ICourt
-    function unseat(uint256 run, address validator) external {
-        Validator storage v = _validators[run][validator];
-        if (!_permanent(v) || v.locked >= _policies[run].bond) revert WrongState();
-        _retire(run, validator, v);
-    }
-
-    /// @inheritdoc ICourt
-    function release(uint256 run, address validator) external {
-        Validator storage v = _validators[run][validator];
-        (uint256 from, uint128 amount) = (v.until, v.locked);
-        if (from == 0 || amount == 0 || v.openCases != 0) revert WrongState();
-        from += 2 * _span(run);
-        if (block.timestamp < from) revert TooEarly(from);
-        v.locked = 0;
-        emit ValidatorReleased(run, validator, amount);
-        bonds.unlock(validator, amount);
-    }
-
-    function _serves(Validator storage v) private view returns (bool) {
-        return v.since != 0 && (v.until == 0 || block.timestamp < v.until);
-    }
-
-    function _permanent(Validator storage v) private view returns (bool) {
-        return v.since != 0 && v.until == 0;
-    }
-
-    /// @dev Sets the end of a validator's service: when what was submitted by now can no longer be in a case.
-    function _retire(uint256 run, address validator, Validator storage v) private {
-        v.until = _time(block.timestamp + _span(run));
-        --seated[run];
-        emit ValidatorSeated(run, validator, false, v.until);
-    }
-
-    function _lock(uint256 run, Validator storage v, uint128 amount) private {
-        v.locked += amount;
-        emit ValidatorReinforced(run, msg.sender, v.locked);
-        bonds.lock(msg.sender, amount);
-    }
-
-    /// @dev Seconds from a submission to the last moment at which a case on it can be open, escalation aside.
-    function _span(uint256 run) private view returns (uint256) {
-        IRuns.Policy storage p = _policies[run];
-        return uint256(p.window) + p.appeal + p.vote;
-    }
-
-    function _time(uint256 time) private pure returns (uint40) {
-        return uint40(time); // block time plus a policy's 32-bit spans fits 40 bits until the year 36,000
-    }
-
-    // ---- cases ------------------------------------------------------------------------------------------------------
+    // ---- bringing cases ---------------------------------------------------------------------------------------------
 
     /// @inheritdoc ICourt
     function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence)
@@ -218,8 +187,33 @@ contract Court is ICourt {
             ++submissions;
             _announce(run, list[i], false, evidence, x.seat, x.number);
         }
-        _open(run, x.seat, x.number, Opening(x.earliest, x.ring, submissions, false, address(0), 0));
+        if (submissions > 1 && _terms[run].appeal != 0) {
+            for (uint256 i; i * 8 < submissions; ++i) {
+                _parcels[run][x.seat][x.number][i] = x.parcels[i];
+            }
+        }
+        _open(
+            CaseId(run, x.seat, x.number), Opening(x.earliest, x.ring, x.ring.sum(), submissions, false, address(0), 0)
+        );
         return x.number;
+    }
+
+    /// @inheritdoc ICourt
+    function challengeAgain(uint256 run, address seat, uint256 number, bytes32 evidence) external {
+        Case storage c = _cases[run][seat][number];
+        if (c.stage != Stage.Undecided) revert WrongState();
+        if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
+        if (msg.sender == c.challenger || msg.sender == c.coSigner) revert Denied(msg.sender);
+        uint256 earliest = c.earliest;
+        address[5] memory before = [c.challenger, c.coSigner, c.appellant, address(0), address(0)];
+        (c.excused,) = bench.empanel(run, earliest, 0, before);
+        uint256 bond = bondFor(run, c.ring.sum());
+        (c.challenger, c.stage) = (msg.sender, Stage.Open);
+        c.deadline = _time(block.timestamp + _terms[run].appeal);
+        (c.coSigner, c.bond) = (address(0), uint88(bond)); // at most a validator's lock, or `sit` reverts; see IPolicies
+        (c.appellant, c.keyed, c.again) = (address(0), false, true);
+        emit ChallengedAgain(run, seat, number, msg.sender, evidence);
+        bench.sit(run, msg.sender, address(0), earliest, bond);
     }
 
     /// @inheritdoc ICourt
@@ -233,13 +227,12 @@ contract Court is ICourt {
         bytes32 submission = Submissions.id(run, ref);
         address seat = runs.seatOf(run, ref.node);
         Opening memory o;
-        (number, o.ring, o.earliest) = _accuse(run, submission, seat);
+        (number, o.ring, o.earliest, o.units) = _accuse(run, submission, seat);
         (o.submissions, o.hard) = (1, true);
         _announce(run, ref, true, evidence, seat, number);
-        if (_policies[run].coSigners != 0) {
+        if (_terms[run].coSigners != 0) {
             if (second.validator == msg.sender) revert Denied(msg.sender);
             _requireVerdict(run, submission, HARD, second);
-            _sit(run, second.validator, o.earliest);
             if (samples & second.samples == 0 && samples | second.samples != 0) revert NoCommonSample();
             samples &= second.samples;
             o.coSigner = second.validator;
@@ -249,112 +242,63 @@ contract Court is ICourt {
         address signer = o.coSigner == address(0) ? msg.sender : o.coSigner;
         if (charges[submission][signer] != 0) revert Denied(signer); // a signature serves once
         charges[submission][signer] = number;
-        _open(run, seat, number, o);
-    }
-
-    /// @inheritdoc ICourt
-    function appeal(uint256 run, address seat, uint256 number) external {
-        Case storage c = _cases[run][seat][number];
-        if (c.stage != Stage.Open) revert WrongState();
-        if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
-        if (!_speaksFor(run, seat, msg.sender)) {
-            if (msg.sender == c.challenger || msg.sender == c.coSigner) revert Denied(msg.sender);
-            _sit(run, msg.sender, c.earliest);
-            c.appellant = msg.sender;
-        }
-        (c.stage, c.deadline) = (Stage.Appealed, _time(block.timestamp + _policies[run].vote));
-        emit Appealed(run, seat, number, msg.sender);
-    }
-
-    /// @inheritdoc ICourt
-    function vote(uint256 run, address seat, uint256 number, bool uphold) external {
-        Case storage c = _cases[run][seat][number];
-        if (c.stage != Stage.Appealed) revert WrongState();
-        if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
-        _requireBench(run, msg.sender, c.earliest);
-        if (
-            msg.sender == c.challenger || msg.sender == c.coSigner || msg.sender == c.appellant
-                || voted[run][seat][number][msg.sender]
-        ) revert Denied(msg.sender);
-        voted[run][seat][number][msg.sender] = true;
-        uint8 votes = uphold ? ++c.uphold : ++c.reject;
-        emit Voted(run, seat, number, msg.sender, uphold);
-        if (votes >= _policies[run].quorum) _close(run, seat, number, uphold ? Stage.Upheld : Stage.Cleared);
-    }
-
-    /// @inheritdoc ICourt
-    function settle(uint256 run, address seat, uint256 number) external {
-        Case storage c = _cases[run][seat][number];
-        (Stage stage, uint256 deadline) = (c.stage, c.deadline);
-        if (stage != Stage.Open && stage != Stage.Appealed) revert WrongState();
-        if (block.timestamp < deadline) revert TooEarly(deadline);
-        _close(run, seat, number, stage == Stage.Open ? Stage.Upheld : Stage.Undecided);
-    }
-
-    /// @inheritdoc ICourt
-    function impeach(uint256 run, IRuns.SubmissionRef calldata ref, uint256 number, Receipt calldata accepted)
-        external
-        returns (uint256 slashed)
-    {
-        bytes32 submission = Submissions.id(run, ref);
-        address validator = accepted.validator;
-        Case storage c = _cases[run][runs.seatOf(run, ref.node)][number];
-        if (c.stage != Stage.Upheld || impeached[submission][validator]) revert WrongState();
-        address signer = c.coSigner == address(0) ? c.challenger : c.coSigner;
-        if (charges[submission][signer] != number) revert WrongState(); // that case is about another submission
-        if (c.samples & accepted.samples == 0) revert NoCommonSample();
-        _requireVerdict(run, submission, ACCEPT, accepted);
-        impeached[submission][validator] = true;
-        slashed = _slash(run, validator, msg.sender, _policies[run].finderBps);
-        emit Impeached(run, validator, submission, msg.sender, slashed);
+        _open(CaseId(run, seat, number), o);
     }
 
     /// @dev Opens a case of the caller's, with its bond at risk; or decides it, where verdicts are instant.
-    function _open(uint256 run, address seat, uint256 number, Opening memory o) private {
-        IRuns.Policy storage p = _policies[run];
-        _sit(run, msg.sender, o.earliest);
-        Case storage c = _cases[run][seat][number];
-        bool instant = p.appeal == 0;
-        uint40 deadline = _time(block.timestamp + p.appeal);
+    function _open(CaseId memory id, Opening memory o) private {
+        Terms storage p = _terms[id.run];
+        uint256 bond = bondFor(id.run, o.units);
+        bench.sit(id.run, msg.sender, o.coSigner, o.earliest, bond);
+        Case storage c = _cases[id.run][id.seat][id.number];
         (c.challenger, c.earliest, c.deadline, c.stage, c.submissions) =
-        (msg.sender, _time(o.earliest), deadline, instant ? Stage.Upheld : Stage.Open, o.submissions);
-        if (o.hard) (c.hard, c.coSigner, c.samples) = (true, o.coSigner, o.samples);
-        if (instant) {
-            _carryOut(run, seat, number, _ruling(p, Stage.Upheld, o.hard, msg.sender, o.submissions, o.ring));
+        (msg.sender, _time(o.earliest), _time(block.timestamp + p.appeal), Stage.Open, o.submissions);
+        if (o.hard) (c.coSigner, c.hard, c.samples) = (o.coSigner, true, o.samples);
+        c.ring = o.ring;
+        if (p.appeal == 0) {
+            Verdict memory v;
+            (v.members, v.convicts) = (_members(c), o.hard);
+            v.upheld = v.members;
+            _close(id, c, v);
         } else {
-            c.ring = o.ring;
+            c.bond = uint88(bond); // at most the lock of the challenger, a uint88
         }
     }
 
     /// @dev Finds out whether and how a submission can be accused, and has Runs open the case.
     function _accuse(uint256 run, bytes32 submission, address seat)
         private
-        returns (uint256 number, uint256 ring, uint256 time)
+        returns (uint256 number, uint256 ring, uint256 time, uint256 size)
     {
         IRuns.Submission memory w = runs.submissions(submission);
         Case storage c = _cases[run][seat][w.number];
-        Stage stage = c.stage;
-        uint256 window = _policies[run].window;
-        time = w.time;
-        bool hard = c.hard;
-        bool open_ = stage == Stage.Open || stage == Stage.Appealed;
+        uint256 window = _terms[run].window;
+        (time, size) = (w.time, w.units);
         if (time == 0) revert WrongState();
-        if (block.timestamp >= time + window && (!open_ || hard || block.timestamp >= c.deadline)) {
-            revert TooLate(time + window);
+        if (block.timestamp >= time + window) revert TooLate(time + window);
+        State state = _stateOf(c, w.index);
+        IRuns.Whereabouts units = IRuns.Whereabouts.Case;
+        if (state == State.Submitted || state == State.Cleared) units = IRuns.Whereabouts.Seat;
+        if (state == State.Revoked) units = IRuns.Whereabouts.Revoked;
+        bool moved;
+        (number, ring, moved) = runs.accuse(run, seat, submission, units);
+        if (!moved || units == IRuns.Whereabouts.Seat) return (number, ring, time, size);
+        ring = _leave(CaseId(run, seat, w.number), c, w, Ring.epochAt(time, window));
+    }
+
+    /// @dev The units of a submission move over from an open case to a new one.
+    function _leave(CaseId memory id, Case storage c, IRuns.Submission memory w, uint256 epoch)
+        private
+        returns (uint256 ring)
+    {
+        if (c.hard) {
+            (ring, c.ring) = (c.ring, c.ring.clear()); // it has no others, and stands without
+            return ring;
         }
-        IRuns.Whereabouts units = IRuns.Whereabouts.Seat;
-        if (open_) units = IRuns.Whereabouts.Case;
-        else if (stage == Stage.Upheld || stage == Stage.Undecided) units = IRuns.Whereabouts.Revoked;
-        (number, ring) = runs.accuse(run, seat, submission, units);
-        if (!open_) return (number, ring, time);
-        // the units move over from the open case
-        if (hard) {
-            (ring, c.ring) = (c.ring, c.ring.clear()); // it has no others
-        } else {
-            uint256 epoch = Ring.epochAt(time, window);
-            (ring, c.ring) = (c.ring.clear().add(epoch, w.units), c.ring.sub(epoch, w.units));
-            if (--c.submissions == 0) _close(run, seat, w.number, Stage.Undecided); // nothing is left to dispute
-        }
+        (ring, c.ring) = (c.ring.clear().add(epoch, w.units), c.ring.sub(epoch, w.units));
+        (c.gone, c.parted) = (c.gone | 1 << w.index, true);
+        Verdict memory v;
+        if (_members(c) == 0) _close(id, c, v); // nothing is left to dispute
     }
 
     function _announce(
@@ -368,82 +312,230 @@ contract Court is ICourt {
         emit Challenged(run, ref.node, ref.root, ref.step, ref.sequence, msg.sender, hard, evidence, seat, number);
     }
 
-    /// @dev Only those judge a submission who were seated before it was submitted.
-    function _requireBench(uint256 run, address validator, uint256 earliest)
+    // ---- appeal and vote --------------------------------------------------------------------------------------------
+
+    /// @inheritdoc ICourt
+    function appeal(uint256 run, address seat, uint256 number) external {
+        Case storage c = _cases[run][seat][number];
+        if (c.stage != Stage.Open) revert WrongState();
+        if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
+        Terms storage p = _terms[run];
+        uint256 earliest = c.earliest;
+        (address operator, address key, uint256 locked, uint256 spent) = runs.parties(run, seat);
+        address appellant;
+        if (msg.sender != operator && msg.sender != key) {
+            if (msg.sender == c.challenger || msg.sender == c.coSigner) revert Denied(msg.sender);
+            bench.sit(run, msg.sender, address(0), earliest, p.bond);
+            c.appellant = appellant = msg.sender;
+        } else {
+            bool keyed = msg.sender != operator;
+            if (locked == 0 || (keyed && spent >= p.penalty)) revert InsufficientStake(0, p.bond);
+            if (keyed) c.keyed = true;
+        }
+        address[5] memory parties = [c.challenger, c.coSigner, appellant, operator, key];
+        (uint256 excused, uint256 jurors) = bench.empanel(run, earliest, c.excused, parties);
+        if (appellant != address(0) && jurors == 0) revert IBench.TooFewValidators(0, 1);
+        (c.stage, c.deadline) = (Stage.Appealed, _time(block.timestamp + p.vote));
+        (c.jurors, c.excused) = (uint8(jurors), excused); // a bench has at most 255
+        emit Appealed(run, seat, number, msg.sender);
+    }
+
+    /// @inheritdoc ICourt
+    function vote(uint256 run, address seat, uint256 number, uint256 foundFalse, uint256 foundHard, bytes32 receipts)
+        external
+    {
+        Case storage c = _cases[run][seat][number];
+        uint256 bit = _juror(run, c);
+        if (foundFalse >> c.submissions != 0 || foundHard & ~foundFalse != 0) revert InvalidBallot();
+        Verdict memory v;
+        v.ballots = _cast(_ballots[run][seat][number][c.again], bit, foundFalse, foundHard);
+        emit Voted(run, seat, number, msg.sender, foundFalse, foundHard, receipts);
+        _conclude(CaseId(run, seat, number), c, v);
+    }
+
+    /// @inheritdoc ICourt
+    function abstain(uint256 run, address seat, uint256 number, string calldata reason) external {
+        Case storage c = _cases[run][seat][number];
+        uint256 bit = _juror(run, c);
+        if (bytes(reason).length > LONGEST) revert TooLong(bytes(reason).length, LONGEST);
+        if (voted(run, seat, number, msg.sender)) revert Denied(msg.sender);
+        c.excused |= bit;
+        emit Abstained(run, seat, number, msg.sender, reason);
+    }
+
+    /// @inheritdoc ICourt
+    function settle(uint256 run, address seat, uint256 number) external {
+        Case storage c = _cases[run][seat][number];
+        (Stage stage, uint256 deadline) = (c.stage, c.deadline);
+        if (stage != Stage.Open && stage != Stage.Appealed && stage != Stage.Undecided) revert WrongState();
+        if (block.timestamp < deadline) revert TooEarly(deadline);
+        Verdict memory v;
+        v.late = true;
+        if (stage == Stage.Appealed) {
+            v.ballots = _read(_ballots[run][seat][number][c.again]);
+            return _conclude(CaseId(run, seat, number), c, v);
+        }
+        v.members = _members(c);
+        if (stage == Stage.Open) (v.upheld, v.convicts) = (v.members, c.hard);
+        _close(CaseId(run, seat, number), c, v);
+    }
+
+    /// @inheritdoc ICourt
+    function impeach(uint256 run, IRuns.SubmissionRef calldata ref, uint256 number, Receipt calldata accepted)
+        external
+        returns (uint256 slashed)
+    {
+        bytes32 submission = Submissions.id(run, ref);
+        address validator = accepted.validator;
+        Case storage c = _cases[run][runs.seatOf(run, ref.node)][number];
+        if (c.stage != Stage.Upheld || !c.hard || impeached[submission][validator]) revert WrongState();
+        address signer = c.coSigner == address(0) ? c.challenger : c.coSigner;
+        if (charges[submission][signer] != number) revert WrongState(); // that case is about another submission
+        if (c.samples & accepted.samples == 0) revert NoCommonSample();
+        _requireVerdict(run, submission, ACCEPT, accepted);
+        impeached[submission][validator] = true;
+        slashed = bench.impeach(run, validator, msg.sender);
+        emit Impeached(run, validator, submission, msg.sender, slashed);
+    }
+
+    /// @dev The caller's bit, if it may vote on this case; that it did not yet is for others to check.
+    function _juror(uint256 run, Case storage c) private view returns (uint256 bit) {
+        if (c.stage != Stage.Appealed) revert WrongState();
+        if (block.timestamp >= c.deadline) revert TooLate(c.deadline);
+        bit = bench.bitOf(run, msg.sender, c.earliest);
+        if (bit == 0) revert IBench.NotOnBench(msg.sender);
+        if (c.excused & bit != 0) revert Denied(msg.sender);
+    }
+
+    /// @dev Adds a vote to those that are alike.
+    function _cast(mapping(uint256 => Ballot) storage stored, uint256 bit, uint256 foundFalse, uint256 foundHard)
+        private
+        returns (Ballot[] memory)
+    {
+        for (uint256 i;; ++i) {
+            Ballot storage b = stored[i];
+            uint256 jurors = b.jurors;
+            if (jurors & bit != 0) revert Denied(msg.sender);
+            if (jurors == 0) {
+                if (foundFalse != 0) b.foundFalse = foundFalse;
+                if (foundHard != 0) b.foundHard = foundHard;
+            } else if (b.foundFalse != foundFalse || b.foundHard != foundHard) {
+                continue;
+            }
+            b.jurors = jurors | bit;
+            for (++i; stored[i].jurors != 0; ++i) {
+                if (stored[i].jurors & bit != 0) revert Denied(msg.sender);
+            }
+            return _read(stored);
+        }
+    }
+
+    function _read(mapping(uint256 => Ballot) storage stored) private view returns (Ballot[] memory all) {
+        uint256 many;
+        while (stored[many].jurors != 0) ++many;
+        all = new Ballot[](many);
+        for (uint256 i; i < many; ++i) {
+            all[i] = stored[i];
+        }
+    }
+
+    /// @dev Closes an appealed case if all is decided, or its time is up.
+    function _conclude(CaseId memory id, Case storage c, Verdict memory v) private {
+        Tally.Count memory t = Tally.count(v.ballots, c.jurors);
+        v.members = _members(c);
+        if (!v.late && v.members & ~t.decided != 0) return;
+        (v.upheld, v.cleared, v.foundHard) = (t.foundFalse & v.members, t.cleared & v.members, t.foundHard & v.members);
+        (v.convicts, v.voted) = (v.foundHard != 0, true);
+        _close(id, c, v);
+    }
+
+    // ---- carrying out -----------------------------------------------------------------------------------------------
+
+    /// @dev Ends a stage of a case. What is neither upheld nor cleared went to a vote in vain, or to another case: it waits for
+    /// another challenger, if it may have one, or goes back.
+    function _close(CaseId memory id, Case storage c, Verdict memory v) private {
+        Terms storage p = _terms[id.run];
+        IRuns.Ruling memory r;
+        uint256 rest = v.members & ~(v.upheld | v.cleared);
+        uint256 again = uint256(c.deadline) + p.appeal;
+        r.over = !v.voted || rest == 0 || v.convicts || c.again || block.timestamp >= again;
+        r.unshut = c.hard; // which ends with the first vote
+        (r.convicts, r.keyed, r.challenger, r.finderBps) = (v.convicts, c.keyed, c.challenger, p.finderBps);
+        (r.penalty, r.fee, r.strikes) = (p.penalty, p.fee, v.upheld.ones());
+        r.back = _part(id, c, v.members, v.cleared | (r.over ? rest : 0));
+        r.revoked = _part(id, c, v.members, v.upheld).sum();
+        uint256 lost; // for each of those who brought it
+        if (v.cleared != 0 && !v.convicts) lost = bondFor(id.run, _part(id, c, v.members, v.cleared).sum());
+        else if (v.voted && v.upheld != 0 && c.appellant == address(0)) r.cost = p.bond;
+        c.ring = r.over ? 0 : _part(id, c, v.members, rest);
+        IRuns.Outcome memory o = runs.settle(id.run, id.seat, r);
+        if (c.bond != 0 && c.stage != Stage.Undecided) _pay(id, c, v, lost, o);
+        _enter(c, v, rest, r.over ? 0 : again);
+        emit Settled(id.run, id.seat, id.number, c.stage, v.upheld, v.cleared, v.convicts, o.units, o.slashed);
+    }
+
+    /// @dev Writes down what has become of a case.
+    function _enter(Case storage c, Verdict memory v, uint256 rest, uint256 again) private {
+        uint256 upheld = v.upheld;
+        uint256 cleared = v.cleared;
+        if (c.again || c.stage == Stage.Undecided) (upheld, cleared) = (upheld | c.upheld, cleared | c.cleared);
+        Stage stage = Stage.Split;
+        if (again != 0) (stage, c.deadline) = (Stage.Undecided, _time(again));
+        else if (upheld == 0) stage = cleared == 0 ? Stage.Returned : Stage.Cleared;
+        else if (cleared | rest == 0) stage = Stage.Upheld;
+        if (stage == Stage.Split || stage == Stage.Undecided) {
+            if (upheld != 0) c.upheld = upheld;
+            if (cleared != 0) c.cleared = cleared;
+        }
+        if (again != 0 && v.upheld | v.cleared != 0) (c.gone, c.parted) = (c.gone | v.upheld | v.cleared, true);
+        if (c.hard != v.convicts) c.hard = v.convicts;
+        c.stage = stage;
+    }
+
+    /// @dev Ends what the parties of a case risk; after a vote the bench takes and pays what follows from it.
+    /// @param lost By challenger and co-signer each.
+    function _pay(CaseId memory id, Case storage c, Verdict memory v, uint256 lost, IRuns.Outcome memory o) private {
+        IBench.Payout memory x;
+        (x.challenger, x.appellant, x.bond) = (c.challenger, c.appellant, c.bond);
+        if (c.hard) x.coSigner = c.coSigner;
+        if (!v.voted) return bench.rise(id.run, x.challenger, x.coSigner, x.appellant, x.bond);
+        (x.earliest, x.jurors, x.excused, x.late, x.ballots) = (c.earliest, c.jurors, c.excused, v.late, v.ballots);
+        (x.lost, x.paid, x.operator) = (lost < x.bond ? lost : x.bond, o.paid, o.operator);
+        (x.members, x.upheld, x.foundHard, x.cleared) = (v.members, v.upheld, v.foundHard, v.cleared);
+        bench.payOut(id.run, id.seat, id.number, x);
+    }
+
+    /// @dev The submissions a case is about now.
+    function _members(Case storage c) private view returns (uint256) {
+        uint256 all = (1 << c.submissions) - 1;
+        return c.parted ? all & ~c.gone : all;
+    }
+
+    /// @dev The units of some submissions of a case, by epoch.
+    function _part(CaseId memory id, Case storage c, uint256 members, uint256 part)
         private
         view
-        returns (Validator storage v)
+        returns (uint256 ring)
     {
-        v = _validators[run][validator];
-        if (!_serves(v) || v.since >= earliest) revert NotOnBench(validator);
+        ring = c.ring;
+        if (part == members) return ring;
+        ring = ring.clear();
+        uint256 word;
+        for (uint256 i; part >> i != 0; ++i) {
+            if (i % 8 == 0) word = _parcels[id.run][id.seat][id.number][i / 8];
+            if ((part >> i) & 1 == 0) continue;
+            uint256 parcel = uint32(word >> (32 * (i % 8))); // truncation takes one of eight
+            ring = ring.add(parcel >> 29, parcel & ((1 << 29) - 1));
+        }
     }
 
-    /// @dev Makes a validator of the bench a party to a case. Its bond is at risk unless verdicts are instant.
-    function _sit(uint256 run, address validator, uint256 earliest) private {
-        IRuns.Policy storage p = _policies[run];
-        Validator storage v = _requireBench(run, validator, earliest);
-        if (p.appeal == 0) return;
-        uint256 needed = ++v.openCases * uint256(p.bond);
-        if (needed > v.locked) revert InsufficientStake(v.locked, needed);
-    }
-
-    /// @dev Whether `who` operates the seat or is its present key.
-    function _speaksFor(uint256 run, address seat, address who) private view returns (bool) {
-        IRuns.Seat memory s = runs.seats(run, seat);
-        return who == s.operator || who == (s.rotated ? s.key : seat);
+    function _time(uint256 time) private pure returns (uint40) {
+        return uint40(time); // block time plus a policy's 32-bit spans fits 40 bits until the year 36,000
     }
 
     function _requireVerdict(uint256 run, bytes32 submission, uint8 outcome, Receipt calldata r) private view {
         bytes32 content = keccak256(abi.encode(VERDICT, run, submission, outcome, r.samples, r.details));
         // by a plain key: what a contract has signed it can unsign, and so escape impeachment
-        if (!Typed.signedByKey(address(runs), content, r.validator, r.signature)) revert Denied(r.validator);
-    }
-
-    /// @dev Ends an open case: bonds are free or lost, and Runs does the rest.
-    function _close(uint256 run, address seat, uint256 number, Stage verdict) private {
-        IRuns.Policy storage p = _policies[run];
-        Case storage c = _cases[run][seat][number];
-        bool hard = c.hard;
-        bool appealed = c.stage == Stage.Appealed;
-        (address challenger, address coSigner, address appellant) =
-            (c.challenger, hard ? c.coSigner : address(0), appealed ? c.appellant : address(0));
-        IRuns.Ruling memory r = _ruling(p, verdict, hard, challenger, c.submissions, c.ring);
-        (c.stage, c.ring) = (verdict, 0);
-        --_validators[run][challenger].openCases;
-        if (coSigner != address(0)) --_validators[run][coSigner].openCases;
-        if (appellant != address(0)) --_validators[run][appellant].openCases;
-        if (verdict == Stage.Cleared) {
-            address winner = appellant == address(0) ? runs.seats(run, seat).operator : appellant;
-            _slash(run, challenger, winner, WINNER_BPS);
-            if (coSigner != address(0)) _slash(run, coSigner, winner, WINNER_BPS);
-        } else if (verdict == Stage.Upheld && appealed) {
-            if (appellant == address(0)) r.bond = p.bond;
-            else _slash(run, appellant, challenger, p.finderBps);
-        }
-        _carryOut(run, seat, number, r);
-    }
-
-    function _ruling(
-        IRuns.Policy storage p,
-        Stage verdict,
-        bool hard,
-        address challenger,
-        uint8 submissions,
-        uint256 ring
-    ) private view returns (IRuns.Ruling memory) {
-        return IRuns.Ruling(verdict, hard, challenger, ring, submissions, p.fee, 0, p.penalty, p.finderBps);
-    }
-
-    function _carryOut(uint256 run, address seat, uint256 number, IRuns.Ruling memory r) private {
-        (uint256 units, uint256 slashed) = runs.settle(run, seat, r);
-        emit Settled(run, seat, number, r.verdict, r.hard, units, slashed);
-    }
-
-    /// @dev Takes one bond of a validator's lock, or what is left of it.
-    function _slash(uint256 run, address validator, address finder, uint16 finderBps) private returns (uint128 taken) {
-        Validator storage v = _validators[run][validator];
-        (uint128 bond, uint128 locked) = (_policies[run].bond, v.locked);
-        taken = bonds.slash(validator, bond < locked ? bond : locked, finder, finderBps);
-        v.locked = locked - taken;
+        if (!signatures.signedByKey(content, r.validator, r.signature)) revert Denied(r.validator);
     }
 }

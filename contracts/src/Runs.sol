@@ -28,7 +28,7 @@ contract Runs is Seats {
     mapping(bytes32 submission => Submission) internal _submissions;
 
     modifier onlyCourt() {
-        if (msg.sender != address(court)) revert Denied(msg.sender);
+        _only(address(court));
         _;
     }
 
@@ -40,11 +40,6 @@ contract Runs is Seats {
     /// @inheritdoc IRuns
     function submissions(bytes32 submission) external view returns (Submission memory) {
         return _submissions[submission];
-    }
-
-    /// @inheritdoc IRuns
-    function submissionId(uint256 run, SubmissionRef calldata ref) external pure returns (bytes32) {
-        return Submissions.id(run, ref);
     }
 
     /// @inheritdoc IRuns
@@ -88,7 +83,7 @@ contract Runs is Seats {
 
     function _record(uint256 run, Limits memory l, SubmissionRef memory ref, uint32 units) private {
         if (units == 0 || units > l.maxUnits) revert InvalidUnits(units, l.maxUnits);
-        _submissions[Submissions.id(run, ref)] = Submission(uint40(block.timestamp), units, 0); // time fits as in _noticed
+        _submissions[Submissions.id(run, ref)] = Submission(uint40(block.timestamp), units, 0, 0); // time fits as in _noticed
         emit Submitted(run, ref.node, ref.root, ref.step, ref.sequence, units);
     }
 
@@ -114,24 +109,26 @@ contract Runs is Seats {
     }
 
     /// @dev The block that published the weights of `turn`, if they are current.
-    function _headBlock(uint256 run, Limits memory l, Turn memory turn) private view returns (uint256 number) {
-        Publication storage head = _publications[run][uint32(turn.step)]; // was a uint32
-        uint256 superseded;
-        (number, superseded) = (head.blockNumber, head.superseded);
-        if (number == 0 || (superseded != 0 && block.timestamp >= superseded + l.grace)) {
-            revert WrongStep(turn.step, _statuses[run].published);
+    function _headBlock(uint256 run, Limits memory l, Turn memory turn) private returns (uint256) {
+        uint32 step = uint32(turn.step); // was a uint32
+        Head storage head = _heads[run][step];
+        (bytes17 beacon, uint256 superseded, uint256 number) = (head.beacon, head.superseded, head.number);
+        if (number == 0 || (superseded != 0 && block.timestamp >= superseded + l.grace)) revert StaleStep(step);
+        if (beacon == 0) {
+            weights.draw(run, step);
+            beacon = head.beacon;
         }
-        if (head.beacon != turn.beacon) revert WrongBeacon(turn.beacon, head.beacon);
+        if (beacon != turn.beacon) revert WrongBeacon(turn.beacon, beacon);
+        return number;
     }
 
     /// @dev The caller's seat, if it may work now on weights published in block `published_`.
     function _worker(uint256 run, Limits memory l, uint256 published_) private view returns (Seat storage s) {
-        s = _seats[run][msg.sender];
-        if (s.role == Role.None) s = _seats[run][_names[run][msg.sender]];
+        s = _seats[run][seatOf(run, msg.sender)];
         if (!_serves(s) || (s.rotated && s.key != msg.sender)) revert Denied(msg.sender);
         if (s.since >= published_) revert SeatTooYoung(s.since, published_);
         (uint256 openHard, uint256 strikes, uint256 pardon) = (s.openHard, s.strikes, s.strikesSince);
-        if (openHard != 0) revert CaseOpen(openHard);
+        if (openHard != 0 && block.timestamp < s.shutUntil) revert CaseOpen(openHard);
         pardon += l.window;
         if (strikes >= l.strikes && block.timestamp < pardon) revert Suspended(pardon);
     }
@@ -163,9 +160,10 @@ contract Runs is Seats {
         Seat storage s = _seats[run][seat];
         if (s.role == Role.None) revert WrongState();
         s.ring = _rolled(s, Ring.epochAt(block.timestamp, l.window));
-        uint64 units = s.openHard == 0 ? s.vested : s.safe;
+        uint64 units = s.vested;
+        if (s.openHard != 0) (units, s.safe) = (s.safe, 0);
         s.vested -= units;
-        s.safe = 0;
+        _trust(s, l, uint256(s.most) + units);
         amount = uint256(units) * l.reward;
         _funds[run].reserved -= uint128(amount); // what was reserved for these units, in 128 bits
         emit Claimed(run, seat, s.operator, units, amount);
@@ -180,22 +178,27 @@ contract Runs is Seats {
         uint256 epoch = Ring.epochAt(block.timestamp, window);
         x.seat = seatOf(run, list[0].node);
         Seat storage s = _seats[run][x.seat];
+        if (s.swept) revert WrongState(); // nothing is left to take
         x.number = _openCase(s);
         uint256 own = _rolled(s, epoch);
         (x.ring,) = x.ring.roll(epoch);
         x.earliest = block.timestamp;
+        x.parcels = new uint256[]((list.length + 7) / 8);
+        uint256 many;
         for (uint256 i; i < list.length; ++i) {
             if (list[i].node != list[0].node && seatOf(run, list[i].node) != x.seat) revert Denied(list[i].node);
             Submission storage w = _submissions[Submissions.id(run, list[i])];
             (uint256 time, uint256 units, uint256 before) = (w.time, w.units, w.number);
             if (time == 0 || before != 0 || block.timestamp >= time + window) continue;
-            w.number = uint24(x.number); // as in _openCase
+            (w.number, w.index) = (uint24(x.number), uint8(many)); // as in _openCase; Court allows 255
             x.taken |= 1 << i;
             if (time < x.earliest) x.earliest = time;
             uint256 born = Ring.epochAt(time, window);
+            x.parcels[many / 8] |= (units | ((born % Ring.BUCKETS) << 29)) << (32 * (many % 8));
+            ++many;
             (own, x.ring) = (own.sub(born, units), x.ring.add(born, units));
         }
-        if (x.taken == 0) revert WrongState();
+        if (many == 0) revert WrongState();
         s.ring = own;
         s.held += uint32(x.ring.sum()); // the units of a seat fit 32 bits together: see _cover
     }
@@ -204,7 +207,7 @@ contract Runs is Seats {
     function accuse(uint256 run, address seat, bytes32 submission, Whereabouts units)
         external
         onlyCourt
-        returns (uint256 number, uint256 ring)
+        returns (uint256 number, uint256 ring, bool moved)
     {
         uint256 window = _limits[run].window;
         uint256 epoch = Ring.epochAt(block.timestamp, window);
@@ -213,8 +216,12 @@ contract Runs is Seats {
         number = _openCase(s);
         uint256 own = _rolled(s, epoch);
         if (s.openHard++ == 0) s.safe = s.vested; // nothing that matures from here on is paid
-        if (units != Whereabouts.Revoked) w.number = uint24(number); // as in _openCase
-        if (units == Whereabouts.Seat) {
+        if (block.timestamp >= uint256(s.shutUntil) + _charters[run].span) {
+            s.shutUntil = uint40(block.timestamp + _charters[run].trial); // fits as in _noticed
+        }
+        moved = units != Whereabouts.Revoked && !s.swept;
+        if (moved) (w.number, w.index) = (uint24(number), 0); // as in _openCase
+        if (moved && units == Whereabouts.Seat) {
             uint256 born = Ring.epochAt(w.time, window);
             (ring,) = ring.roll(epoch);
             (own, ring) = (own.sub(born, w.units), ring.add(born, w.units));
@@ -224,62 +231,71 @@ contract Runs is Seats {
     }
 
     /// @inheritdoc IRuns
-    function settle(uint256 run, address seat, Ruling calldata r)
-        external
-        onlyCourt
-        returns (uint256 units, uint256 slashed)
-    {
+    function settle(uint256 run, address seat, Ruling calldata r) external onlyCourt returns (Outcome memory o) {
         Limits memory l = _limitsOf(run);
         Seat storage s = _seats[run][seat];
-        --s.openCases;
-        if (r.hard) --s.openHard;
+        bool accused = s.openHard != 0;
+        if (r.over) --s.openCases;
+        if (r.unshut) --s.openHard;
+        o.operator = s.operator;
+        if (r.cost != 0) o.slashed = o.paid = _payForAppeal(l, s, r);
         // a conviction has taken everything, and the penalty: cases beside it only close, or cost a lost appeal
-        bool swept = s.swept;
-        if (r.bond != 0) slashed = _take(run, s, swept ? 0 : r.penalty, r.bond, r.challenger, r.finderBps);
-        if (swept) return (0, slashed);
+        if (s.swept) return o;
         uint256 own = _rolled(s, Ring.epochAt(block.timestamp, l.window));
-        if (r.hard && r.verdict == ICourt.Stage.Upheld) {
-            units = own.sum() + s.held + (s.vested - s.safe);
+        if (r.convicts) {
+            uint64 safe = accused ? s.safe : s.vested; // what had matured before anybody accused it
+            o.units = own.sum() + s.held + (s.vested - safe);
             own = own.clear();
-            (s.vested, s.held, s.swept) = (s.safe, 0, true);
+            (s.vested, s.safe, s.held, s.swept) = (safe, safe, 0, true);
+            uint256 due = r.penalty - s.spent;
+            s.spent = r.penalty;
             _end(run, seat, s, Role.Banned, _serves(s) ? block.timestamp : s.until);
-            slashed += _take(run, s, 0, r.penalty, r.challenger, r.finderBps);
+            o.slashed += _take(l, s, 0, due, r.challenger, r.finderBps);
         } else {
-            units = r.ring.sum();
-            s.held -= uint32(units); // part of what was added to it
-            if (r.verdict == ICourt.Stage.Cleared) {
-                (own, units) = own.merge(r.ring);
-                s.vested += uint64(units); // as in _rolled
-                units = 0;
-            } else if (r.verdict == ICourt.Stage.Upheld) {
-                uint256 fee = _strike(s, l, r.submissions) * r.fee;
-                slashed += _take(run, s, r.penalty, uint128(fee), r.challenger, 10_000); // 8 * 96 bits
-            }
+            o.units = r.revoked;
+            s.held -= uint32(r.revoked + r.back.sum()); // parts of what was added to it
+            uint256 matured;
+            if (r.back != 0) (own, matured) = own.merge(r.back);
+            if (matured != 0) s.vested += uint64(matured); // as in _rolled
+            uint256 fee = r.strikes == 0 ? 0 : _strike(s, l, r.strikes) * r.fee;
+            if (fee != 0) o.slashed += _take(l, s, r.penalty - s.spent, fee, r.challenger, 10_000);
         }
         s.ring = own;
-        if (units != 0) _revoke(run, units * l.reward);
+        if (o.units != 0) _revoke(run, o.units * l.reward);
     }
 
-    /// @dev Counts a new case against a seat that still has something to lose.
+    /// @dev What a lost appeal costs the seat goes to the bench, whose jury is paid out of it. What the key alone lost comes out of the
+    /// penalty, for that is all that a key can lose.
+    function _payForAppeal(Limits memory l, Seat storage s, Ruling calldata r) private returns (uint256 paid) {
+        uint256 cost = r.cost;
+        if (r.keyed) {
+            uint256 rest = r.penalty - s.spent;
+            if (cost > rest) cost = rest;
+        }
+        paid = _take(l, s, 0, cost, address(bench), 10_000);
+        if (r.keyed) s.spent += uint96(paid); // at most the penalty
+    }
+
+    /// @dev Counts a new case against a seat.
     function _openCase(Seat storage s) private returns (uint256 number) {
         uint256 openCases;
         (number, openCases) = (s.cases, s.openCases);
-        if (s.swept) revert WrongState();
         (number, openCases) = (number + 1, openCases + 1);
         if (number > type(uint24).max || openCases > type(uint16).max) revert WrongState();
         (s.cases, s.openCases) = (uint24(number), uint16(openCases)); // checked just above
     }
 
-    /// @dev Slashes up to `amount` of what the seat locked, leaving `senior` for the penalty.
-    function _take(uint256 run, Seat storage s, uint128 senior, uint128 amount, address finder, uint16 finderBps)
+    /// @dev Slashes up to `amount` of what the seat locked, leaving `senior`.
+    function _take(Limits memory l, Seat storage s, uint256 senior, uint256 amount, address finder, uint16 finderBps)
         private
         returns (uint128 taken)
     {
-        uint128 locked = s.locked;
-        uint128 most = locked > senior ? locked - senior : 0;
+        uint256 locked = s.locked;
+        uint256 most = locked > senior ? locked - senior : 0;
         if (amount < most) most = amount;
         if (most == 0) return 0;
-        taken = bonds.slash(s.operator, most, finder, finderBps);
-        _cover(run, s, locked - taken);
+        taken = bonds.slash(s.operator, uint128(most), finder, finderBps); // at most locked, a uint96
+        s.locked = uint96(locked - taken); // at most locked
+        _trust(s, l, s.most);
     }
 }

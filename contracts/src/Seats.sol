@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Denied, TooEarly, TooLate, WrongState} from "./interfaces/Errors.sol";
+import {Denied, TooEarly, TooLate, TooLong, WrongState} from "./interfaces/Errors.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {ISignatures} from "./interfaces/ISignatures.sol";
 import {Budgets} from "./Budgets.sol";
-import {Typed} from "./Typed.sol";
 
 /// @title Seats of nodes
 /// @notice The second part of Runs: who works for whom, with which key and which stake. See IRuns.
 abstract contract Seats is Budgets {
-    bytes32 private constant JOIN =
-        keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
-    bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
+    struct Offer {
+        address to;
+        uint40 deadline;
+    }
+
+    uint256 private constant PEER = 64; // bytes of a PeerID: one of a secp256k1 key has 39, the longest in use 42
 
     mapping(uint256 run => mapping(address seat => Seat)) internal _seats;
     mapping(uint256 run => mapping(address key => address seat)) internal _names; // of keys rotated in
     /// @inheritdoc IRuns
-    mapping(uint256 run => mapping(address seat => address)) public offers;
+    mapping(uint256 run => mapping(address seat => Offer)) public offers;
 
     /// @inheritdoc IRuns
     function seats(uint256 run, address node) external view returns (Seat memory) {
@@ -27,6 +30,16 @@ abstract contract Seats is Budgets {
     function seatOf(uint256 run, address node) public view returns (address seat) {
         if (_seats[run][node].role == Role.None) seat = _names[run][node];
         if (seat == address(0)) seat = node;
+    }
+
+    /// @inheritdoc IRuns
+    function parties(uint256 run, address seat)
+        external
+        view
+        returns (address operator, address key, uint256 locked, uint256 spent)
+    {
+        Seat storage s = _seats[run][seat];
+        return (s.operator, s.rotated ? s.key : seat, s.locked, s.spent);
     }
 
     /// @inheritdoc IRuns
@@ -43,12 +56,11 @@ abstract contract Seats is Budgets {
         address gate = _charters[run].gate;
         Seat storage s = _seats[run][seatOf(run, node)];
         if (s.role == Role.Banned) revert WrongState();
-        if (s.role != Role.None && s.operator != msg.sender) revert Denied(msg.sender);
+        if (s.role != Role.None) _only(s.operator);
         if (s.rotated && s.key != node) revert Denied(node);
         _requireConsent(run, node, peer, hardware, deadline, nodeSig);
         if (gate != address(0)) {
-            bytes32 content = keccak256(abi.encode(INVITE, run, node, deadline));
-            if (!Typed.signedBy(address(this), content, gate, gateSig)) revert Denied(gate);
+            if (!_signatures().invites(gate, run, node, deadline, gateSig)) revert Denied(gate);
         }
         (s.operator, s.role, s.hardware, s.since, s.until) = (msg.sender, Role.Active, hardware, _block(), 0);
         emit Joined(run, node, msg.sender, peer, hardware);
@@ -73,19 +85,21 @@ abstract contract Seats is Budgets {
     }
 
     /// @inheritdoc IRuns
-    function offer(uint256 run, address node, address to) external {
+    function offer(uint256 run, address node, address to, uint40 deadline) external {
         (address seat,) = _operated(run, node);
-        offers[run][seat] = to;
-        emit Offered(run, seat, to);
+        offers[run][seat] = Offer(to, deadline);
+        emit Offered(run, seat, to, deadline);
     }
 
     /// @inheritdoc IRuns
     function accept(uint256 run, address node) external {
         address seat = seatOf(run, node);
-        if (msg.sender != offers[run][seat]) revert Denied(msg.sender);
+        Offer storage o = offers[run][seat];
+        _only(o.to);
+        if (block.timestamp > o.deadline) revert TooLate(o.deadline);
         Seat storage s = _seats[run][seat];
         address from = s.operator;
-        delete offers[run][seat];
+        delete offers[run][seat].to;
         (s.operator, s.since) = (msg.sender, _block());
         emit HandedOver(run, seat, msg.sender, from);
         bonds.move(from, msg.sender, s.locked);
@@ -96,7 +110,7 @@ abstract contract Seats is Budgets {
         address seat = seatOf(run, node);
         Seat storage s = _seats[run][seat];
         if (!_serves(s)) revert WrongState();
-        if (msg.sender != s.operator && s.locked >= _charters[run].floor) revert Denied(msg.sender);
+        if (s.locked >= _charters[run].floor) _only(s.operator);
         _end(run, seat, s, s.role == Role.Active ? Role.Left : s.role, block.timestamp);
     }
 
@@ -112,13 +126,14 @@ abstract contract Seats is Budgets {
     function release(uint256 run, address node) external {
         address seat = seatOf(run, node);
         Seat storage s = _seats[run][seat];
-        (address operator, uint128 amount, uint256 from, uint256 openCases) =
+        (address operator, uint96 amount, uint256 from, uint256 openCases) =
             (s.operator, s.locked, s.until, s.openCases);
         if (from == 0 || amount == 0) revert WrongState();
         if (openCases != 0) revert CaseOpen(openCases);
         from += _charters[run].span;
         if (block.timestamp < from) revert TooEarly(from);
         (s.locked, s.most) = (0, 0);
+        delete offers[run][seat].to;
         emit Released(run, seat, operator, amount);
         bonds.unlock(operator, amount);
     }
@@ -129,20 +144,27 @@ abstract contract Seats is Budgets {
     function _operated(uint256 run, address node) private view returns (address seat, Seat storage s) {
         seat = seatOf(run, node);
         s = _seats[run][seat];
-        if (msg.sender != s.operator) revert Denied(msg.sender);
+        _only(s.operator);
     }
 
     function _serves(Seat storage s) internal view returns (bool) {
         return s.role == Role.Active || (s.role == Role.Banned && block.timestamp < s.until);
     }
 
-    /// @dev Sets what a seat has locked, and with it how many units it may have at risk of a verdict: as many as its stake
-    /// answers for, and as many as a ring can hold.
-    function _cover(uint256 run, Seat storage s, uint128 locked) internal {
-        (uint256 reward, uint256 most) = (_limits[run].reward, type(uint32).max);
-        uint256 worth = uint256(locked) * _charters[run].leverage;
-        if (most * reward > worth) most = worth / reward;
-        (s.locked, s.most) = (locked, uint32(most)); // at most 32 bits: see above
+    /// @dev Lets a seat have `most` units at risk of a verdict, or as many as its stake is worth, if those are more; but no more
+    /// than `leverage` times its stake answers for, or a ring holds.
+    function _trust(Seat storage s, Limits memory l, uint256 most) internal {
+        (uint256 locked, uint256 reward) = (s.locked, l.reward);
+        if (reward == 0) {
+            most = type(uint32).max;
+        } else {
+            uint256 worth = locked / reward;
+            if (most < worth) most = worth;
+            worth = (locked * l.leverage) / reward;
+            if (most > worth) most = worth;
+            if (most > type(uint32).max) most = type(uint32).max;
+        }
+        s.most = uint32(most); // at most 32 bits: see above
     }
 
     function _end(uint256 run, address seat, Seat storage s, Role role, uint256 until) internal {
@@ -160,16 +182,22 @@ abstract contract Seats is Budgets {
         bytes calldata nodeSig
     ) private view {
         if (block.timestamp > deadline) revert TooLate(deadline);
-        bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
-        if (!Typed.signedByKey(address(this), content, node, nodeSig)) revert Denied(node);
+        if (peer.length > PEER) revert TooLong(peer.length, PEER);
+        bytes32 name = keccak256(peer);
+        if (!_signatures().joins(run, msg.sender, node, name, hardware, deadline, nodeSig)) revert Denied(node);
     }
 
     /// @dev Locks what is missing of the caller's stake.
     function _lockUp(uint256 run, Seat storage s) private {
-        (uint128 locked, uint128 wanted) = (s.locked, _charters[run].nodeStake);
+        (uint96 locked, uint96 wanted) = (s.locked, _charters[run].nodeStake);
         if (locked >= wanted) return;
-        _cover(run, s, wanted);
+        s.locked = wanted;
+        _trust(s, _limits[run], s.most);
         bonds.lock(msg.sender, wanted - locked);
+    }
+
+    function _signatures() private view returns (ISignatures) {
+        return court.signatures();
     }
 
     function _block() private view returns (uint40) {

@@ -12,7 +12,7 @@ contract DeployTest is World {
         assertEq(address(court.bonds()), address(bonds));
         assertEq(address(bonds.token()), address(token));
         assertEq(bonds.runs(), address(runs));
-        assertEq(bonds.court(), address(court));
+        assertEq(bonds.bench(), address(bench));
         assertEq(bonds.delay(), DELAY);
         assertEq(bonds.sink(), SINK);
         assertEq(address(vouchers.runs()), address(runs));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Denied, NoSuchRun} from "../src/interfaces/Errors.sol";
+import {IPolicies} from "../src/interfaces/IPolicies.sol";
+import {Denied, NoSuchRun, TooLong} from "../src/interfaces/Errors.sol";
 import {ICourt} from "../src/interfaces/ICourt.sol";
 import {ILocations} from "../src/interfaces/ILocations.sol";
 import {IRuns} from "../src/interfaces/IRuns.sol";
@@ -14,7 +15,9 @@ contract LocateTest is World {
 
     function test_its_address_follows_from_that_of_runs() public view {
         ICourt found = runs.court();
-        assertEq(address(IHasLocations(address(found)).locations().court()), address(found));
+        assertEq(
+            address(IHasLocations(address(found)).locations().policies()), address(ICourt(address(found)).policies())
+        );
         assertLe(address(locations).code.length, 24_576);
     }
 
@@ -47,9 +50,9 @@ contract LocateTest is World {
 
     function test_another_runs_owner_speaks_for_its_own_run_only() public {
         uint256 first = run;
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.owner = OTHER_OWNER;
-        run = runs.create(p, SPEC);
+        run = policies.create(p, SPEC);
         vm.startPrank(OTHER_OWNER);
         locations.locate(run, WHERE);
         expectRefusal(Denied.selector, OTHER_OWNER);
@@ -65,7 +68,7 @@ contract LocateTest is World {
     function test_more_than_512_bytes_are_refused(uint256 length) public {
         length = bound(length, 0, 2_000);
         vm.prank(OWNER);
-        if (length > 512) expectRefusal(ILocations.TooLong.selector, length, 512);
+        if (length > 512) expectRefusal(TooLong.selector, length, 512);
         locations.locate(run, new bytes(length));
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../src/interfaces/IPolicies.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IRuns} from "../src/interfaces/IRuns.sol";
 import {IVouchers} from "../src/interfaces/IVouchers.sol";
@@ -16,11 +17,17 @@ contract RedeemTest is World {
 
     function setUp() public override {
         deploy();
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.trainer = vm.addr(TRAINER_KEY);
         run = open(p);
         vouchers.fund(run, 1_000);
         validator = validators[0];
+        seated(run, validator);
+    }
+
+    function seated(uint256 run_, address who) internal {
+        approve(run_, who, true);
+        enlist(run_, who, true);
     }
 
     function test_anyone_fills_the_pot() public {
@@ -37,7 +44,7 @@ contract RedeemTest is World {
 
     function test_a_token_that_takes_a_fee_is_refused() public {
         deployOver(IERC20(address(new FeeToken(SUPPLY))));
-        runs.create(policy(), SPEC);
+        policies.create(policy(), SPEC);
         expectRefusal(WrongAmount.selector, 99, 100);
         vouchers.fund(1, 100);
     }
@@ -84,7 +91,7 @@ contract RedeemTest is World {
         vouchers.redeem(run, validator, 301, signature);
         expectRefusal(Denied.selector, trainer);
         vouchers.redeem(run, STRANGER, 300, signature);
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.trainer = trainer;
         uint256 other = open(p);
         vouchers.fund(other, 1_000);
@@ -101,10 +108,11 @@ contract RedeemTest is World {
     }
 
     function test_one_runs_vouchers_leave_anothers_pot_alone() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.trainer = vm.addr(TRAINER_KEY);
         uint256 other = open(p);
         vouchers.fund(other, 10);
+        seated(other, validator);
         vouchers.redeem(other, validator, 300, voucher(other, validator, 300, TRAINER_KEY));
         assertEq(vouchers.pots(run), 1_000);
         assertEq(token.balanceOf(validator), 10);
@@ -112,9 +120,9 @@ contract RedeemTest is World {
 
     function test_the_owner_signs_too_and_may_be_a_contract() public {
         Wallet owner = new Wallet();
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.owner = address(owner);
-        run = runs.create(p, SPEC);
+        run = policies.create(p, SPEC);
         vouchers.fund(run, 1_000);
         expectRefusal(Denied.selector, TRAINER);
         vouchers.redeem(run, address(owner), 1_000, "");
@@ -131,11 +139,13 @@ contract RedeemTest is World {
     function test_reentering_redeem_pays_nothing_twice() public {
         ReentrantToken re = new ReentrantToken(SUPPLY);
         deployOver(IERC20(address(re)));
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.trainer = vm.addr(TRAINER_KEY);
-        run = runs.create(p, SPEC);
+        run = policies.create(p, SPEC);
         vouchers.fund(run, 1_000);
         Wallet thief = new Wallet();
+        bonds.deposit(address(thief), STAKE);
+        seated(run, address(thief));
         bytes memory signature = voucher(run, address(thief), 400, TRAINER_KEY);
         bytes memory again = abi.encodeCall(vouchers.redeem, (run, address(thief), 400, signature));
         re.arm(address(thief), abi.encodeCall(thief.act, (address(vouchers), again)));

@@ -32,3 +32,6 @@ error WrongAddress(address actual, address expected);
 
 /// @notice Runs are counted from 1, and there are fewer than this.
 error NoSuchRun(uint256 run);
+
+/// @notice This many bytes are more than are kept.
+error TooLong(uint256 length, uint256 most);

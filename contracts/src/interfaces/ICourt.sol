@@ -1,23 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "./IBench.sol";
 import {IBonds} from "./IBonds.sol";
+import {IPolicies} from "./IPolicies.sol";
 import {IRuns} from "./IRuns.sol";
+import {ISignatures} from "./ISignatures.sol";
 
-/// @title Validators and verdicts
-/// @notice Who judges the submissions of a run, and how. A soft verdict: this submission earns nothing. A hard verdict: everything of the
-/// seat within the window is revoked, the seat is banned and its stake slashed. Silence of the accused convicts; a node, its
-/// operator or a validator that stands by the submission may appeal, and then validators vote. Without a quorum nobody loses
-/// stake, and the verdict is soft.
-/// @dev A submission is judged only by validators that were seated before it was submitted, and a validator's removal takes effect
-/// when every case on what was submitted before it was announced is closed: no one can arrange the bench around a case.
+/// @title Cases and verdicts
+/// @notice Who judges the submissions of a run, and how. A case lists submissions of one seat; the verdict is on each of them.
+/// Soft: it earns nothing. Hard: everything of the seat within the window is revoked, the seat is banned and its stake slashed.
+/// Silence of the accused convicts; a node, its operator or a validator that stands by the submissions may appeal, and then the
+/// bench votes: everybody seated before the work, without the parties. A majority of the bench decides each submission.
+/// @dev Who the validators are, and what money a verdict moves, is in IBench.
 interface ICourt {
-    struct Validator {
-        bool approved; // by the run's owner
-        uint40 since; // when it took its seat; zero: it has none
-        uint40 until; // end of service; zero: none in sight
-        uint16 openCases; // in which its bond is at risk
-        uint128 locked; // of its stake
+    /// @notice What of a policy it needs: see IPolicies.
+    struct Terms {
+        uint96 bond;
+        uint96 reward;
+        uint16 bondBps;
+        uint16 finderBps;
+        uint8 coSigners;
+        uint96 penalty;
+        uint96 fee;
+        uint32 appeal;
+        uint32 window;
+        uint32 vote;
     }
 
     enum Stage {
@@ -25,24 +33,40 @@ interface ICourt {
         Open, // may be appealed
         Appealed, // is voted on
         Upheld, // soft: the submissions earn nothing; hard: the seat is convicted
-        Undecided, // no quorum: the submissions earn nothing, nobody loses stake
-        Cleared // the submissions earn what they would have earned
+        Undecided, // some found no majority: another validator may challenge again until `deadline`
+        Cleared, // the submissions earn what they would have earned
+        Split, // `upheld` earn nothing, the others what they would have earned
+        Returned // none found a majority: the submissions earn what they would have earned, nobody loses its bond
     }
 
-    /// @notice A case against submissions of one seat; soft ones may list many, hard ones concern one.
+    /// @notice A case against submissions of one seat; one brought as hard concerns one.
     struct Case {
         address challenger;
         uint40 earliest; // time of its oldest submission: jurors were seated before
         uint40 deadline; // of the present stage
         Stage stage;
-        uint8 submissions; // how many; those accused have left a soft one
-        uint256 ring; // their units by epoch; zero when closed
-        address appellant; // the validator that appealed at its own risk; zero: the seat itself
-        uint8 uphold; // votes
-        uint8 reject;
+        uint8 submissions; // how many it listed: they are bits 0 .. submissions - 1 of every bitmap, in the order of their events
+        uint256 ring; // units still withheld, by epoch; zero when closed
         address coSigner; // of a hard case
-        bool hard;
+        uint88 bond; // at risk for the challenger, and for the co-signer
+        bool hard; // brought as hard; when closed: convicted
+        address appellant; // the validator that appealed at its own risk; zero: the seat itself
+        uint8 jurors; // size of the bench without the parties; set by the appeal
+        bool keyed; // appealed by the seat's key alone
+        bool again; // challenged a second time, after a vote that decided nothing
+        bool parted; // some of its submissions are gone
         uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: the sums over the seat's work
+        uint256 excused; // places of those who may not vote: parties, and jurors that abstained
+        uint256 gone; // submissions no longer in it: accused, or decided by the first vote
+        uint256 upheld; // of a Split or Undecided case
+        uint256 cleared; // likewise
+    }
+
+    /// @notice What some jurors of a case found alike.
+    struct Ballot {
+        uint256 foundFalse; // bit i: submission i earns nothing
+        uint256 foundHard; // bit i: and is cheating; a part of foundFalse
+        uint256 jurors; // bit k: the validator whose place is k
     }
 
     /// @notice A submission, as the case that took its units left it: one accused after a soft verdict stays Revoked. Submissions that a
@@ -53,7 +77,8 @@ interface ICourt {
         Challenged,
         Appealed,
         Revoked,
-        Cleared
+        Cleared, // by a majority, or given back for want of one
+        Undecided // still withheld: another validator may challenge again
     }
 
     /// @notice A validator's signed verdict on a submission.
@@ -64,15 +89,10 @@ interface ICourt {
         bytes signature; // ECDSA over Verdict(run, submission, outcome, samples, details); outcome 1: accept, 2: soft, 3: hard
     }
 
-    error NotOnBench(address validator);
     error NoCommonSample();
-    error TooFewValidators(uint256 seated, uint256 needed);
     error TooManySubmissions(uint256 submissions, uint256 most);
+    error InvalidBallot();
 
-    event ValidatorApproved(uint256 indexed run, address indexed validator, bool approved);
-    event ValidatorSeated(uint256 indexed run, address indexed validator, bool seated, uint256 until);
-    event ValidatorReinforced(uint256 indexed run, address indexed validator, uint256 locked);
-    event ValidatorReleased(uint256 indexed run, address indexed validator, uint256 amount);
     event Challenged(
         uint256 indexed run,
         address indexed node,
@@ -85,17 +105,39 @@ interface ICourt {
         address seat,
         uint256 number
     );
+    /// @notice A case that found no majority has a new challenger and a last vote. It is a soft one now.
+    event ChallengedAgain(
+        uint256 indexed run, address indexed seat, uint256 number, address indexed challenger, bytes32 evidence
+    );
     event CoSigned(
         uint256 indexed run, address indexed seat, uint256 number, address indexed coSigner, bytes32 details
     );
     event Appealed(uint256 indexed run, address indexed seat, uint256 number, address indexed appellant);
-    event Voted(uint256 indexed run, address indexed seat, uint256 number, address indexed validator, bool uphold);
+    event Voted(
+        uint256 indexed run,
+        address indexed seat,
+        uint256 number,
+        address indexed validator,
+        uint256 foundFalse,
+        uint256 foundHard,
+        bytes32 receipts
+    );
+    event Abstained(
+        uint256 indexed run, address indexed seat, uint256 number, address indexed validator, string reason
+    );
+    /// @param stage Undecided: the case may be challenged again; any other: it is over.
+    /// @param upheld Bits of the submissions found false so far, `cleared` of those found good. Bits in neither went back unjudged.
+    /// @param convicted The verdict was hard.
+    /// @param units Revoked by this.
+    /// @param slashed Taken from the seat's stake by this.
     event Settled(
         uint256 indexed run,
         address indexed seat,
         uint256 number,
-        Stage verdict,
-        bool hard,
+        Stage stage,
+        uint256 upheld,
+        uint256 cleared,
+        bool convicted,
         uint256 units,
         uint256 slashed
     );
@@ -107,18 +149,24 @@ interface ICourt {
 
     function runs() external view returns (IRuns);
     function bonds() external view returns (IBonds);
-
-    function policy(uint256 run) external view returns (IRuns.Policy memory);
-
-    function validators(uint256 run, address validator) external view returns (Validator memory);
-
-    /// @notice How many validators have a seat and no end of service in sight.
-    function seated(uint256 run) external view returns (uint256);
+    function bench() external view returns (IBench);
+    function policies() external view returns (IPolicies);
+    function signatures() external view returns (ISignatures);
 
     /// @notice Case `number` against `seat`; a seat's cases are counted from 1.
     function cases(uint256 run, address seat, uint256 number) external view returns (Case memory);
 
+    /// @notice What was voted on a case so far, alike votes together. After a second challenge only those of the second vote.
+    function ballots(uint256 run, address seat, uint256 number) external view returns (Ballot[] memory);
+
+    /// @notice Whether `validator` voted on an appealed case, or abstained, or is barred from it as the seat's operator or key.
     function voted(uint256 run, address seat, uint256 number, address validator) external view returns (bool);
+
+    /// @notice Whether `validator` may vote on an appealed case now.
+    function isJuror(uint256 run, address seat, uint256 number, address validator) external view returns (bool);
+
+    /// @notice What a challenger risks whose case withholds `units`: the policy's bond, or bondBps of what they are worth.
+    function bondFor(uint256 run, uint256 units) external view returns (uint256);
 
     /// @notice The case in which a validator's hard verdict on a submission served: as second, or alone where none is needed.
     function charges(bytes32 submission, address signer) external view returns (uint256 number);
@@ -126,45 +174,31 @@ interface ICourt {
     function impeached(bytes32 submission, address validator) external view returns (bool);
     function stateOf(uint256 run, IRuns.SubmissionRef calldata ref) external view returns (State);
 
-    // ---- the bench --------------------------------------------------------------------------------------------------
+    /// @return keccak256(abi.encode(run, node, step, sequence, root))
+    function submissionId(uint256 run, IRuns.SubmissionRef calldata ref) external pure returns (bytes32);
 
-    /// @notice Lets `validator` take a seat; or withdraws that, which ends its service window + appeal + vote later. The run's
-    /// owner calls.
-    function approve(uint256 run, address validator, bool on) external;
+    // ---- Policies only ----------------------------------------------------------------------------------------------
 
-    /// @notice Takes the caller's validator seat; or gives it up, which ends its service window + appeal + vote later.
-    function enlist(uint256 run, bool on) external;
-
-    /// @notice Locks more of the caller's stake in its seat: every open case puts one bond of it at risk.
-    function reinforce(uint256 run, uint128 amount) external;
-
-    /// @notice Ends the service of a validator whose stake no longer covers one bond, as it would itself. Anyone may call it.
-    function unseat(uint256 run, address validator) external;
-
-    /// @notice Frees a validator's stake, 2 * (window + appeal + vote) after its service and when its cases are closed. Until
-    /// then it answers for what it signed. Anyone may call it.
-    function release(uint256 run, address validator) external;
-
-    // ---- Runs only --------------------------------------------------------------------------------------------------
-
-    /// @notice Takes a new run under its judgement, if its policy is sound.
-    function open(uint256 run, IRuns.Policy calldata p) external;
-
-    /// @notice Reverts where verdicts can be appealed but a jury could not be found: quorum, challenger and co-signer.
-    function requireJury(uint256 run) external view;
+    /// @notice Keeps what it needs of a new run's policy.
+    function open(uint256 run, Terms calldata terms) external;
 
     // ---- cases ------------------------------------------------------------------------------------------------------
 
-    /// @notice Disputes submissions of one seat: if upheld, they earn nothing, and each is a strike. One bond for all.
+    /// @notice Disputes submissions of one seat: each that is upheld earns nothing, and is a strike. One bond for all, which grows
+    /// with what they are worth; a challenger loses the bond of a case that had listed only what was cleared.
     /// @param list At most 255 submissions; those past their window or in a case already are left out.
     /// @param evidence EIP-712 digest of the challenger's verdict.
     function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence)
         external
         returns (uint256 number);
 
-    /// @notice Accuses the author of a submission of cheating: if upheld, the seat is convicted. The submission must be within its window,
-    /// or in an open soft case. No other case shields it: it leaves an open soft one (which ends when that empties it); a
-    /// second hard one stands beside the first; and a soft verdict or an acquittal does not end the matter before the window does.
+    /// @notice Takes up a case that found no majority, as it stands, within `appeal` after the vote: once, and never the validators
+    /// that brought it first. It is a soft case now; its jury may still find submissions hard.
+    function challengeAgain(uint256 run, address seat, uint256 number, bytes32 evidence) external;
+
+    /// @notice Accuses the author of a submission of cheating: if upheld, the seat is convicted. The submission must be within its window. No
+    /// other case shields it, whoever brought or lost that: it leaves an open soft one (which ends when that empties it); a second
+    /// hard one stands beside the first; and no verdict, not even a conviction of the seat, ends the matter before the window does.
     /// @param samples Those found false; all ones where the file as a whole is false. Only those that the second validator
     /// names too count. Zero: no sample is false by itself, and what the seat has done up to this submission is, taken together; then the
     /// second names none either, and whoever accepted a sample cannot be impeached for it.
@@ -178,16 +212,24 @@ interface ICourt {
         Receipt calldata second
     ) external returns (uint256 number);
 
-    /// @notice Asks the other validators to vote. The seat's key or its operator calls, with a bond that comes out of the
-    /// seat's own lock; or a validator of the bench that stands by the submission, with its own bond.
+    /// @notice Asks the bench to vote. The seat's key or its operator calls: lost, it costs `bond` of the seat's lock, and what the
+    /// key alone loses comes out of the seat's penalty. Or a validator of the bench that stands by the submissions, with a bond of
+    /// its own, where a juror is left without it.
     function appeal(uint256 run, address seat, uint256 number) external;
 
-    /// @notice A juror's verdict on the case as brought: all of its submissions, and of a hard case every sample named. A juror who
-    /// finds a hard case merely soft does not vote.
-    function vote(uint256 run, address seat, uint256 number, bool uphold) external;
+    /// @notice A juror's verdict on each submission of the case. Decides at once what a majority of the bench has found.
+    /// @param foundFalse Bit i: submission i of the case earns nothing.
+    /// @param foundHard Bit i: and it is cheating; a part of foundFalse.
+    /// @param receipts Digest of the receipts that the juror hands over after the close; zero: none.
+    function vote(uint256 run, address seat, uint256 number, uint256 foundFalse, uint256 foundHard, bytes32 receipts)
+        external;
 
-    /// @notice Closes a case whose time is up. Silence of the accused convicts; silence of the jury leaves a soft verdict, and
-    /// costs nobody stake.
+    /// @notice A juror cannot judge the case: weights gone, machine in doubt. It costs the juror its pay and nothing more.
+    /// @param reason At most 128 bytes.
+    function abstain(uint256 run, address seat, uint256 number, string calldata reason) external;
+
+    /// @notice Ends the stage of a case whose time is up. Silence of the accused convicts. Silence of the jury is charged to those
+    /// who kept it, and gives the submissions back once nobody has challenged them again within `appeal`.
     function settle(uint256 run, address seat, uint256 number) external;
 
     /// @notice Slashes a validator that vouched for a sample of a submission convicted for that sample. Anyone may call it.

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {ICourt} from "./ICourt.sol";
+import {IPolicies} from "./IPolicies.sol";
 
 /// @title Where runs can be reached
 /// @notice Each run's owner may say where its hub, the origin of its weights and bootnodes are, for those who do not find them
 /// through peers. Court's constructor makes this contract, so its address follows from that of Runs.
 interface ILocations {
-    error TooLong(uint256 length, uint256 most);
-
     event Located(uint256 indexed run, bytes where);
 
-    function court() external view returns (ICourt);
+    function policies() external view returns (IPolicies);
 
     /// @notice What the owner of `run` said last; empty while it says nothing.
     function located(uint256 run) external view returns (bytes memory);

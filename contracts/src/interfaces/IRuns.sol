@@ -2,40 +2,35 @@
 pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IBench} from "./IBench.sol";
 import {IBonds} from "./IBonds.sol";
 import {ICourt} from "./ICourt.sol";
+import {IWeights} from "./IWeights.sol";
 
 /// @title Training runs
-/// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, submissions, and
-/// rewards that vest when submissions can no longer be challenged. Validators and verdicts live in ICourt, their pay in IVouchers.
+/// @notice A run has a budget, seats for nodes, submissions, and rewards that vest when submissions
+/// can no longer be challenged. Policies live in IPolicies, weights and beacons in IWeights, verdicts in ICourt,
+/// validators in IBench, their pay in IVouchers.
 /// @dev Balance of this contract >= sum over runs of free + reserved; reserved = reward * all unclaimed units.
 interface IRuns {
     // ---- types ------------------------------------------------------------------------------------------------------
 
-    /// @notice Fixed for the life of a run. Times in seconds, money in the token's smallest unit. Court keeps it.
-    /// @dev In this order the fields fill six words; opening a case reads one of them, `bond` to `coSigners`.
-    struct Policy {
-        address owner; // funds the run, approves validators, may pause submissions and ban nodes
-        uint96 fee; // from the seat to the challenger, for each strike
-        address trainer; // hot key that publishes weights, signs manifests, storage receipts and vouchers
-        uint96 reward; // tokens per unit
-        address gate; // signs invitations; zero: anyone with stake may join
-        uint32 notice; // from the owner's announcement (pause, defund, ban) to its effect; at least `grace`
-        uint32 grace; // for which a superseded head still accepts work; longer than the longest rollout
-        uint32 maxUnits; // largest claim in one submission
-        uint128 bond; // at risk for the loser of an appeal
-        uint32 window; // in which a submission may be challenged
-        uint32 appeal; // in which a case may be appealed; zero: verdicts are instant and final
-        uint32 vote; // in which validators vote on an appeal
-        uint16 finderBps; // the challenger's share of a slash, in hundredths of a per cent; at most 5,000
-        uint8 quorum; // votes for one side that decide an appeal
-        uint8 coSigners; // 1: a hard challenge needs a second validator's signature; 0: it needs none
-        uint128 nodeStake; // locked per node seat
-        uint128 validatorStake; // locked per validator seat
-        uint128 penalty; // slashed on a hard verdict, once per seat
-        uint16 maxPerStep; // most sequence numbers of one seat for one step
-        uint16 leverage; // a seat's reward at risk of a verdict may be this many times its locked stake
-        uint8 strikes; // rejected or skipped submissions within one window that suspend a seat
+    /// @notice What of a policy it needs: see IPolicies.
+    struct Terms {
+        address owner;
+        uint88 reward;
+        address gate;
+        uint96 nodeStake;
+        uint96 floor; // penalty + bond
+        uint32 window;
+        uint32 grace;
+        uint32 notice;
+        uint32 maxUnits;
+        uint40 span;
+        uint40 trial; // appeal + vote
+        uint16 maxPerStep;
+        uint8 leverage;
+        uint8 strikes;
     }
 
     struct Funds {
@@ -45,19 +40,17 @@ interface IRuns {
 
     /// @notice What changes while a run lives. A time of zero: never.
     struct Status {
-        uint32 published; // number of publications; the head is the one before
         uint40 pausedFrom; // from then on nothing is accepted
         uint40 defundedFrom; // from then on `leaving` backs no submission
         uint128 leaving; // what the owner takes out
     }
 
-    /// @notice One version of the weights.
-    struct Publication {
-        bytes32 manifest; // hash of the signed SHARDCAST manifest
-        bytes32 beacon; // seeds all work on this step; unknown to anybody before the block of publication
-        uint64 blockNumber;
-        uint64 time;
-        uint64 superseded; // when the next version was published; zero: this is the head
+    /// @notice What submitting reads of one version of the weights, in one word. The rest is in IWeights.
+    struct Head {
+        bytes17 beacon; // its first 17 bytes, and it has no others; zero: not drawn yet
+        uint40 time; // of publication
+        uint40 superseded; // when the next version was published; zero: this is the newest
+        uint40 number; // block of publication
     }
 
     enum Role {
@@ -74,28 +67,32 @@ interface IRuns {
         uint8 hardware;
         bool rotated; // `key` signs, and the name no longer does
         uint40 since; // block in which key, operator and hardware took their present form
-        uint32 most; // units it may have at risk of a verdict: what `locked` answers for
+        uint32 most; // units it may have at risk of a verdict: as many as its stake is worth, and one more for each it was ever
+        // paid for, up to `leverage` times its stake
         uint256 ring; // units within the window
         uint64 vested; // units matured and unclaimed
         uint32 step; // newest step worked on
         uint16 next; // next sequence number for that step
         uint32 held; // units in open cases
         uint24 cases; // cases there ever were
-        uint16 openCases; // cases not yet settled
+        uint16 openCases; // cases not yet over
         uint16 openHard; // hard ones among them
         uint8 strikes; // in the window that began at strikesSince
         uint40 strikesSince;
         bool swept; // a hard verdict took everything in the window
-        uint128 locked; // of the operator's stake
+        uint96 locked; // of the operator's stake
         uint64 safe; // of `vested`, what had matured before the first open hard case
         uint40 until; // end of service of a seat that is Left or Banned
         address key; // of a rotated seat
+        uint96 spent; // of its penalty, by lost appeals of its key; all of it, once convicted
+        uint40 shutUntil; // until then an open hard case keeps it from submitting
     }
 
     struct Submission {
         uint40 time;
         uint32 units;
         uint24 number; // of the seat's case that last took its units; zero: none did
+        uint8 index; // in that case
     }
 
     /// @notice Where the units of a submission are that gets accused.
@@ -125,27 +122,39 @@ interface IRuns {
         uint256 ring; // units by epoch
         uint256 earliest; // time of the oldest submission
         uint256 taken; // bit i: submission i of the list is in the case
+        uint256[] parcels; // of each that is, 32 bits and 8 to a word: its units, and above them 3 bits of its place in the ring
     }
 
     /// @notice What Court has found, for Runs to carry out.
     struct Ruling {
-        ICourt.Stage verdict; // Upheld, Undecided or Cleared
-        bool hard;
+        bool unshut; // the case was hard so far, and no longer is
+        bool over; // the case is closed
+        bool convicts;
+        bool keyed; // a lost appeal was the key's alone
         address challenger;
-        uint256 ring; // units of the submissions in the case, by epoch
-        uint256 submissions; // how many
-        uint96 fee; // for each of them, if it is a strike
-        uint128 bond; // lost with the seat's own appeal; zero: it lost none
-        uint128 penalty; // of a conviction; anything else is taken from what the seat locked beyond it
+        uint256 back; // units that return, by epoch
+        uint256 revoked; // units that do not
+        uint256 strikes;
+        uint96 fee; // for each strike, to the challenger
+        uint96 cost; // of a lost appeal of the seat's own, to the bench for the jury; zero: it lost none
+        uint96 penalty; // of a conviction
         uint16 finderBps;
+    }
+
+    /// @notice What came of a ruling.
+    struct Outcome {
+        uint256 units; // revoked
+        uint256 slashed; // of the seat's stake
+        uint256 paid; // of that, what a lost appeal cost: it is in the bench's account of Bonds
+        address operator; // of the seat
     }
 
     // ---- errors -----------------------------------------------------------------------------------------------------
 
-    error InvalidPolicy(bytes32 field);
     error InvalidUnits(uint256 units, uint256 most);
     error Unfunded(uint256 available, uint256 wanted);
     error WrongStep(uint256 step, uint256 expected);
+    error StaleStep(uint256 step);
     error WrongSequence(uint256 sequence, uint256 expected);
     error WrongBeacon(bytes32 beacon, bytes32 expected);
     error SeatTooYoung(uint256 since, uint256 published);
@@ -153,17 +162,16 @@ interface IRuns {
     error CaseOpen(uint256 openCases);
     error Suspended(uint256 until);
     error Overexposed(uint256 units, uint256 most);
+    error BeaconPending(uint256 source);
 
     // ---- events -----------------------------------------------------------------------------------------------------
 
-    event RunCreated(uint256 indexed run, address indexed owner, bytes32 specDigest, Policy policy);
     event Funded(uint256 indexed run, int256 amount);
     event Defunding(uint256 indexed run, uint256 amount, uint256 from);
     event Paused(uint256 indexed run, bool paused, uint256 from);
-    event Published(uint256 indexed run, uint32 indexed step, bytes32 manifest, bytes32 beacon);
     event Joined(uint256 indexed run, address indexed node, address indexed operator, bytes peer, uint8 hardware);
     event Rotated(uint256 indexed run, address indexed node, address indexed seat, bytes peer);
-    event Offered(uint256 indexed run, address indexed seat, address indexed to);
+    event Offered(uint256 indexed run, address indexed seat, address indexed to, uint256 deadline);
     event HandedOver(uint256 indexed run, address indexed seat, address indexed to, address from);
     event Left(uint256 indexed run, address indexed seat, Role role, uint256 until);
     event Released(uint256 indexed run, address indexed seat, address indexed operator, uint256 amount);
@@ -178,20 +186,14 @@ interface IRuns {
     function token() external view returns (IERC20);
     function bonds() external view returns (IBonds);
     function court() external view returns (ICourt);
+    function bench() external view returns (IBench);
+    function weights() external view returns (IWeights);
 
-    /// @notice Number of runs; they are counted from 1.
-    function count() external view returns (uint256);
-
-    function specDigests(uint256 run) external view returns (bytes32);
     function funds(uint256 run) external view returns (Funds memory);
 
     function status(uint256 run) external view returns (Status memory);
-    function paused(uint256 run) external view returns (bool);
-
-    /// @notice Number of publications; the head is the one before.
-    function published(uint256 run) external view returns (uint32);
-
-    function publications(uint256 run, uint32 step) external view returns (Publication memory);
+    /// @notice What submitting reads of version `step` of the weights.
+    function heads(uint256 run, uint32 step) external view returns (Head memory);
 
     /// @notice The seat that `node` holds or held.
     function seats(uint256 run, address node) external view returns (Seat memory);
@@ -199,23 +201,22 @@ interface IRuns {
     /// @notice Name of the seat that `node` holds or held: the first key it had.
     function seatOf(uint256 run, address node) external view returns (address seat);
 
-    /// @notice Who may take over a seat.
-    function offers(uint256 run, address seat) external view returns (address to);
+    /// @notice Who answers for a seat, the key that signs for it now, and what the seat can lose.
+    function parties(uint256 run, address seat)
+        external
+        view
+        returns (address operator, address key, uint256 locked, uint256 spent);
+
+    /// @notice Who may take over a seat, and until when.
+    function offers(uint256 run, address seat) external view returns (address to, uint40 deadline);
 
     function submissions(bytes32 submission) external view returns (Submission memory);
-
-    /// @return keccak256(abi.encode(run, node, step, sequence, root))
-    function submissionId(uint256 run, SubmissionRef calldata ref) external pure returns (bytes32);
 
     /// @return ready Units that may be claimed now.
     /// @return pending Units that still wait: for their window, or for an open case.
     function claimable(uint256 run, address node) external view returns (uint256 ready, uint256 pending);
 
     // ---- runs -------------------------------------------------------------------------------------------------------
-
-    /// @notice Creates a run. Anyone may; nothing of it can touch stake that was not locked in it.
-    /// @param specDigest SHA-256 of the run spec's canonical JSON.
-    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run);
 
     /// @notice Adds to what pays rewards, paid by the caller (who approved it before).
     function fund(uint256 run, uint128 amount) external;
@@ -232,15 +233,11 @@ interface IRuns {
     /// be stopped.
     function pause(uint256 run, bool on) external;
 
-    /// @notice Announces the next version of the weights and draws the beacon that seeds all work on it. Where verdicts can
-    /// be appealed it takes enough validators for a jury: quorum, challenger and co-signer.
-    function publish(uint256 run, uint32 step, bytes32 manifest) external;
-
     // ---- seats ------------------------------------------------------------------------------------------------------
 
     /// @notice Seats a node for the calling operator, with the node's signed consent. Called again, it renews the seat: back
     /// from having left, its stake locked in full again, another hardware class.
-    /// @param peer Bytes of the node's libp2p PeerID.
+    /// @param peer Bytes of the node's libp2p PeerID; at most 64.
     /// @param deadline Last block time at which the signatures count.
     /// @param nodeSig The node's ECDSA signature over Join(run, operator, node, keccak256(peer), hardware, deadline).
     /// @param gateSig Signature (ECDSA or ERC-1271) of the run's gate over Invite(run, node, deadline), where it has one.
@@ -267,7 +264,8 @@ interface IRuns {
     ) external;
 
     /// @notice Offers the seat of `node`, with its locked stake, unclaimed rewards and open cases, to another operator.
-    function offer(uint256 run, address node, address to) external;
+    /// @param deadline Last block time at which it may be accepted.
+    function offer(uint256 run, address node, address to, uint40 deadline) external;
 
     /// @notice Takes over an offered seat.
     function accept(uint256 run, address node) external;
@@ -279,14 +277,14 @@ interface IRuns {
     /// @notice Bars a node from further work once the owner's notice has passed; what it earned is decided by verdicts alone.
     function ban(uint256 run, address node) external;
 
-    /// @notice Frees the stake of a seat, window + appeal + vote after its service and when its cases are closed. Anyone may
+    /// @notice Frees the stake of a seat, a span after its service and when its cases are closed. Anyone may
     /// call it.
     function release(uint256 run, address node) external;
 
     // ---- submissions -------------------------------------------------------------------------------------------------------
 
-    /// @notice Commits the caller to a rollout file. Reverts unless the beacon is that of a current head and the sequence is
-    /// the next one, so a reorg or a lost transaction never turns honest work into a fault.
+    /// @notice Commits the caller to a rollout file. Reverts unless the beacon is that of a current head (which the
+    /// first submission on it draws) and the sequence is the next one, so a reorg or a lost transaction never turns honest work into a fault.
     function submit(uint256 run, bytes32 root, uint32 step, uint32 sequence, uint32 units, bytes32 beacon) external;
 
     /// @notice Commits several files of one step at once, their sequence numbers counted up from `sequence`.
@@ -300,21 +298,34 @@ interface IRuns {
     /// @notice Pays the operator what has matured. Anyone may call it.
     function claim(uint256 run, address node) external returns (uint256 amount);
 
+    // ---- Policies only ----------------------------------------------------------------------------------------------
+
+    /// @notice Keeps what it needs of a new run's policy.
+    function open(uint256 run, Terms calldata terms) external;
+
+    // ---- Weights only -----------------------------------------------------------------------------------------------
+
+    /// @notice Makes version `step` the head, and supersedes the one before.
+    function advance(uint256 run, uint32 step) external;
+
+    /// @notice Writes down the beacon of a head.
+    function draw(uint256 run, uint32 step, bytes17 beacon) external;
+
     // ---- Court only -------------------------------------------------------------------------------------------------
 
     /// @notice Takes submissions of one seat into a new soft case: their units leave the ring until it is settled. Those past their
     /// window or in a case already are left out, so that nobody can make a long list fail; some must remain.
     function withhold(uint256 run, SubmissionRef[] calldata list) external returns (Withheld memory);
 
-    /// @notice Takes one submission into a new hard case. From here on the seat cannot submit, and nothing that matures is paid.
+    /// @notice Takes one submission into a new hard case. From here on nothing that matures is paid, and the seat cannot submit for
+    /// appeal + vote, unless it was kept from it within the last span.
     /// @return number Of the new case.
     /// @return ring The submission's units at their epoch, where the seat had them.
+    /// @return moved Whether they are the new case's now: not those that a case, or a conviction of the seat, revoked.
     function accuse(uint256 run, address seat, bytes32 submission, Whereabouts units)
         external
-        returns (uint256 number, uint256 ring);
+        returns (uint256 number, uint256 ring, bool moved);
 
-    /// @notice Closes a case: returns or revokes units, counts strikes, convicts, slashes.
-    /// @return units Revoked.
-    /// @return slashed Taken from the seat's stake.
-    function settle(uint256 run, address seat, Ruling calldata r) external returns (uint256 units, uint256 slashed);
+    /// @notice Carries out what Court found: returns or revokes units, counts strikes, convicts, slashes.
+    function settle(uint256 run, address seat, Ruling calldata r) external returns (Outcome memory);
 }

@@ -25,11 +25,15 @@ interface IVouchers {
     /// voucher to its owner.
     function fund(uint256 run, uint256 amount) external;
 
-    /// @notice Pays a validator the part of its voucher not yet paid, as far as the pot reaches; the rest stays owed by the
-    /// voucher. Anyone may call it.
+    /// @notice What vouchers signed by the trainer may still pay in the present period, which lasts one window of the run.
+    function left(uint256 run) external view returns (uint256);
+
+    /// @notice Pays a validator the part of its voucher not yet paid, as far as the pot and the period reach; the rest stays owed by
+    /// the voucher. Anyone may call it.
+    /// @param validator One that holds or held a seat, where the trainer signed; where the owner did, anybody.
     /// @param total Everything the run has ever promised this validator.
-    /// @param signature The trainer's or the owner's (ECDSA, or ERC-1271 of a contract) over Voucher(run, validator, total),
-    /// in the EIP-712 domain of Runs.
+    /// @param signature The trainer's of now, or the owner's (ECDSA, or ERC-1271 of a contract) over Voucher(run, validator, total),
+    /// in the EIP-712 domain of Runs. The owner's has no cap.
     function redeem(uint256 run, address validator, uint256 total, bytes calldata signature)
         external
         returns (uint256 amount);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
 
-/// @notice The run's owner packs the bench, or clears it, around a case; or makes a quorum unreachable.
+/// @notice The run's owner packs the bench, or clears it, around a case; or makes a majority unreachable.
 contract ArrangedJuryTest is World {
     address[3] internal puppets = [address(0xB1), address(0xB2), address(0xB3)];
 
@@ -26,12 +27,12 @@ contract ArrangedJuryTest is World {
         pass(1);
         for (uint256 i; i < 3; ++i) {
             vm.prank(puppets[i]);
-            expectRefusal(ICourt.NotOnBench.selector, puppets[i]);
-            court.vote(run, nodes[0], number, true);
+            expectRefusal(IBench.NotOnBench.selector, puppets[i]);
+            court.vote(run, nodes[0], number, 1, 1, EVIDENCE);
         }
         ICourt.Receipt memory second = coSignature(2, ref);
         vm.prank(puppets[0]);
-        expectRefusal(ICourt.NotOnBench.selector, puppets[0]);
+        expectRefusal(IBench.NotOnBench.selector, puppets[0]);
         court.accuse(run, ref, 1, EVIDENCE, second);
     }
 
@@ -39,7 +40,7 @@ contract ArrangedJuryTest is World {
         pack();
         IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.prank(puppets[0]);
-        expectRefusal(ICourt.NotOnBench.selector, puppets[0]);
+        expectRefusal(IBench.NotOnBench.selector, puppets[0]);
         court.challenge(run, one(ref), EVIDENCE);
     }
 
@@ -54,7 +55,7 @@ contract ArrangedJuryTest is World {
         vote(2, 0, number, false);
         vote(3, 0, number, false);
         assertStage(0, number, ICourt.Stage.Cleared);
-        assertEq(bonds.accounts(operators[0]).active, STAKE + 2 * (BOND / 2));
+        assertEq(bonds.accounts(operators[0]).active, STAKE + compensation(2 * BOND, 2, 3));
     }
 
     /// @dev Even the case that comes last of all: announced in the submission's second, opened in the window's last.
@@ -73,15 +74,16 @@ contract ArrangedJuryTest is World {
         assertStage(0, number, ICourt.Stage.Cleared);
     }
 
-    function test_no_work_is_asked_for_while_no_quorum_can_be_found() public {
+    function test_no_work_is_asked_for_while_no_jury_can_be_found() public {
         approve(run, validators[0], false);
         approve(run, validators[1], false);
+        approve(run, validators[2], false);
         vm.prank(TRAINER);
-        expectRefusal(ICourt.TooFewValidators.selector, 3, 4);
-        runs.publish(run, 1, manifestOf(1));
+        expectRefusal(IBench.TooFewValidators.selector, 2, 3);
+        weights.publish(run, 1, manifestOf(1));
     }
 
-    function test_a_quorum_that_cannot_be_reached_slashes_nobody() public {
+    function test_a_jury_that_keeps_silent_slashes_nobody() public {
         uint256 number = accuse(0, 1, submit(0, 100));
         appeal(0, number);
         for (uint256 v = 2; v < 5; ++v) {
@@ -103,7 +105,9 @@ contract ArrangedJuryTest is World {
         approve(run, puppets[0], false); // run with the bond
         pass(APPEAL - 1);
         appeal(0, 1);
-        vote(2, 0, 1, false);
+        for (uint256 v; v < 3; ++v) {
+            vote(v, 0, 1, false); // of seven jurors two are puppets
+        }
         vote(3, 0, 1, false);
         assertEq(bonds.accounts(puppets[0]).active, STAKE - BOND);
     }

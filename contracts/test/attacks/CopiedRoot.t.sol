@@ -40,7 +40,9 @@ contract CopiedRootTest is World {
         vm.roll(block.number + 1);
         vm.setBlockhash(block.number - 1, keccak256("another fork"));
         vm.prank(TRAINER);
-        runs.publish(run, 1, manifestOf(1));
+        weights.publish(run, 1, manifestOf(1));
+        vm.roll(block.number + 2);
+        vm.setBlockhash(block.number - 1, keccak256("another fork"));
         bytes32 canonical = beaconOf(run, 1);
         assertNotEq(orphaned, canonical);
         vm.prank(nodes[0]);

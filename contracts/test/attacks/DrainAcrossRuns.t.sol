@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
 
 /// @notice A run takes from an operator what the operator staked elsewhere.
 contract DrainAcrossRunsTest is World {
     function test_a_run_that_locks_nothing_can_slash_nothing() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         (p.nodeStake, p.penalty) = (0, 1_000_000 * MUR);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.InvalidPolicy.selector, bytes32("nodeStake")));
-        runs.create(p, SPEC);
+        vm.expectRevert(abi.encodeWithSelector(IPolicies.InvalidPolicy.selector, bytes32("nodeStake")));
+        policies.create(p, SPEC);
         (p.nodeStake, p.penalty, p.bond, p.fee) = (0, 0, 0, 1);
-        (p.appeal, p.vote, p.quorum) = (0, 0, 0);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.InvalidPolicy.selector, bytes32("nodeStake")));
-        runs.create(p, SPEC);
+        (p.appeal, p.vote) = (0, 0);
+        vm.expectRevert(abi.encodeWithSelector(IPolicies.InvalidPolicy.selector, bytes32("nodeStake")));
+        policies.create(p, SPEC);
     }
 
     /// @dev The attacker owns a run, its trainer and its whole bench, and does its worst with instant verdicts.
     function test_a_run_takes_its_own_lock_and_leaves_the_others() public {
         uint256 honest = run;
-        IRuns.Policy memory p = instantPolicy();
+        IPolicies.Policy memory p = instantPolicy();
         (p.nodeStake, p.penalty, p.bond, p.fee, p.coSigners) = (10 * MUR, 9 * MUR, 0, uint96(MUR / 4), 0);
         switchTo(p);
         IRuns.SubmissionRef[] memory submissions = submitMany(0, 5, 1);

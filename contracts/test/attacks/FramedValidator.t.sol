@@ -9,24 +9,23 @@ import {World} from "../support/World.sol";
 contract FramedValidatorTest is World {
     function test_the_framed_validator_is_heard_and_wins() public {
         IRuns.SubmissionRef memory ref = submit(0, 100);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         ICourt.Receipt memory accepted =
             ICourt.Receipt(validators[2], 1, EVIDENCE, signVerdict(run, submission, 1, 1, validatorKeys[2]));
         uint256 number = accuse(0, 1, ref); // the operator will be silent
         vm.prank(validators[2]);
         court.appeal(run, nodes[0], number);
-        vote(3, 0, number, false);
-        vote(4, 0, number, false);
+        poll(0, number, false);
         vm.expectRevert();
         court.impeach(run, ref, number, accepted);
-        assertEq(bonds.accounts(validators[2]).active, STAKE + 2 * (BOND / 2));
+        assertEq(bonds.accounts(validators[2]).active, STAKE + JURY_FEE / 2);
         assertEq(bonds.accounts(validators[0]).active, STAKE - BOND);
         assertEq(bonds.accounts(validators[1]).active, STAKE - BOND);
     }
 
     function test_a_charge_covers_only_what_both_accusers_name() public {
         IRuns.SubmissionRef memory ref = submit(0, 100);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         // the honest second names sample 7; the framer would have sample 0 convicted along with it
         ICourt.Receipt memory second =
             ICourt.Receipt(validators[1], 1 << 7, EVIDENCE, signVerdict(run, submission, 3, 1 << 7, validatorKeys[1]));

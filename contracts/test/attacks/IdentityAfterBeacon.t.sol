@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IWeights} from "../../src/interfaces/IWeights.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
 
@@ -18,8 +19,9 @@ contract IdentityAfterBeaconTest is World {
         (keys[0], nodes[0]) = (0xF4E5, vm.addr(0xF4E5));
         vm.roll(block.number + 1);
         vm.prank(TRAINER);
-        runs.publish(run, 1, manifestOf(1));
+        weights.publish(run, 1, manifestOf(1));
         seat(run, 0);
+        vm.roll(block.number + 2);
         tooYoung(nodes[0]);
     }
 
@@ -41,19 +43,20 @@ contract IdentityAfterBeaconTest is World {
 
     function test_another_operator() public {
         vm.prank(operators[0]);
-        runs.offer(run, nodes[0], operators[1]);
+        runs.offer(run, nodes[0], operators[1], NEVER);
         vm.prank(operators[1]);
         runs.accept(run, nodes[0]);
         tooYoung(nodes[0]);
     }
 
     function tooYoung(address node) internal {
-        uint32 step = runs.published(run) - 1;
-        IRuns.Publication memory head = runs.publications(run, step);
+        uint32 step = weights.published(run) - 1;
+        IWeights.Publication memory head = weights.publications(run, step);
         uint256 since = runs.seats(run, node).since;
-        assertGe(since, head.blockNumber);
+        assertGe(since, head.number);
+        bytes32 beacon = beaconOf(run, step);
         vm.prank(node);
-        expectRefusal(IRuns.SeatTooYoung.selector, since, head.blockNumber);
-        runs.submit(run, SPEC, step, 0, 1, head.beacon);
+        expectRefusal(IRuns.SeatTooYoung.selector, since, head.number);
+        runs.submit(run, SPEC, step, 0, 1, beacon);
     }
 }

@@ -11,7 +11,7 @@ contract JunkRootsTest is World {
     function test_one_case_and_one_bond_take_all_of_a_seats_junk() public {
         IRuns.SubmissionRef[] memory junk = submitMany(0, 200, 10);
         uint256 number = challenge(0, junk);
-        assertEq(court.validators(run, validators[0]).openCases, 1);
+        assertEq(bench.validators(run, validators[0]).atRisk, BOND);
         pass(APPEAL);
         settle(0, number);
         assertEq(runs.funds(run).reserved, 0);
@@ -42,7 +42,7 @@ contract JunkRootsTest is World {
         court.challenge(run, one(junk[3]), EVIDENCE);
         uint256 snapshot = vm.snapshotState();
         vm.prank(validators[0]);
-        court.reinforce(run, BOND);
+        bench.reinforce(run, BOND);
         challenge(0, junk[3]);
         vm.revertToState(snapshot);
         pass(APPEAL);

@@ -41,7 +41,7 @@ contract OwnerFrontRunsTest is World {
     function test_by_publishing() public stillAccepted {
         for (uint32 step = 1; step < 5; ++step) {
             vm.prank(TRAINER);
-            runs.publish(run, step, manifestOf(step));
+            weights.publish(run, step, manifestOf(step));
         }
     }
 

@@ -25,6 +25,6 @@ contract PaidInItsOwnBlockTest is World {
         settle(0, hard);
         assertEq(runs.claim(run, nodes[0]), 0);
         assertEq(runs.funds(run).reserved, REWARD);
-        assertEq(bonds.accounts(operators[0]).active, STAKE + BOND / 2 - PENALTY);
+        assertEq(bonds.accounts(operators[0]).active, STAKE + compensation(BOND, 2, 4) - PENALTY);
     }
 }

@@ -11,15 +11,19 @@ contract SilentJuryTest is World {
         submit(0, 7);
         uint256 hard = accuse(0, 1, ref);
         appeal(0, hard);
-        vote(2, 0, hard, true); // one honest juror is no quorum
+        vote(2, 0, hard, true); // one honest juror is no majority of three
         pass(VOTE);
         settle(0, hard);
-        assertEq(bonds.accounts(validators[0]).active, STAKE);
+        uint256 pay = JURY_FEE / 3;
+        assertEq(bonds.accounts(validators[0]).active, STAKE - pay); // the fee, less what the silent two pay
         assertEq(bonds.accounts(validators[1]).active, STAKE);
-        assertEq(bonds.accounts(operators[0]).active, STAKE);
+        assertEq(bonds.accounts(validators[2]).active, STAKE + pay);
+        assertEq(bonds.accounts(validators[3]).active, STAKE - pay);
+        assertEq(bonds.accounts(validators[4]).active, STAKE - pay);
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE);
-        // what was accused earns nothing, what was not goes on
+        pass(APPEAL);
+        settle(0, hard); // nobody took it up
         pass(ripening(WINDOW));
-        assertEq(runs.claim(run, nodes[0]), 7 * uint256(REWARD));
+        assertEq(runs.claim(run, nodes[0]), 107 * uint256(REWARD));
     }
 }

@@ -9,7 +9,7 @@ contract SixteenPenaltiesTest is World {
     function test_a_seat_pays_one_penalty() public {
         for (uint256 v; v < 5; ++v) {
             vm.prank(validators[v]);
-            court.reinforce(run, STAKE - VALIDATOR_STAKE);
+            bench.reinforce(run, STAKE - VALIDATOR_STAKE);
         }
         IRuns.SubmissionRef[] memory submissions = submitMany(0, 16, 1);
         for (uint256 i; i < 16; ++i) {

@@ -31,7 +31,7 @@ contract SlashTest is World {
         }
         vm.prank(address(runs));
         bonds.lock(someone, 1);
-        vm.prank(address(court));
+        vm.prank(address(bench));
         bonds.unlock(someone, 1);
     }
 
@@ -64,7 +64,7 @@ contract SlashTest is World {
     function testFuzz_slash_takes_locked_stake_and_no_more(uint128 locked, uint128 amount, uint16 bps) public {
         locked = uint128(bound(locked, 0, 100));
         bps = uint16(bound(bps, 0, 10_000));
-        vm.startPrank(address(court));
+        vm.startPrank(address(bench));
         bonds.lock(someone, locked);
         uint128 total = bonds.total();
         uint128 taken = bonds.slash(someone, amount, finder, bps);
@@ -91,7 +91,7 @@ contract SlashTest is World {
     }
 
     function test_what_is_slashed_leaves_as_slowly_as_any_stake() public {
-        vm.startPrank(address(court));
+        vm.startPrank(address(bench));
         bonds.lock(someone, 100);
         bonds.slash(someone, 100, finder, 5_000);
         vm.startPrank(finder);
@@ -102,7 +102,7 @@ contract SlashTest is World {
     }
 
     function test_one_may_find_oneself() public {
-        vm.startPrank(address(court));
+        vm.startPrank(address(bench));
         bonds.lock(someone, 100);
         bonds.slash(someone, 40, someone, 5_000);
         assertEq(bonds.accounts(someone).active, 80);

@@ -23,7 +23,7 @@ contract UnbondTest is World {
         bonds.unbond(60);
         vm.warp(block.timestamp + wait);
         if (wait < DELAY) {
-            expectRefusal(TooEarly.selector, START + 2 + DELAY);
+            expectRefusal(TooEarly.selector, START + 6 + DELAY);
             bonds.withdraw();
         } else {
             assertEq(bonds.withdraw(), 60);

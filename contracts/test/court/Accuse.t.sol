@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, InsufficientStake, TooLate, WrongState} from "../../src/interfaces/Errors.sol";
@@ -25,9 +27,9 @@ contract AccuseTest is World {
         assertEq(s.held, 100);
         assertEq(s.openHard, 1);
         assertEq(s.openCases, 1);
-        assertEq(court.validators(run, validators[0]).openCases, 1);
-        assertEq(court.validators(run, validators[1]).openCases, 1); // who signs a hard verdict answers for it
-        assertEq(court.charges(runs.submissionId(run, ref), validators[1]), 1);
+        assertEq(bench.validators(run, validators[0]).atRisk, BOND);
+        assertEq(bench.validators(run, validators[1]).atRisk, BOND); // who signs a hard verdict answers for it
+        assertEq(court.charges(court.submissionId(run, ref), validators[1]), 1);
     }
 
     function test_silence_convicts_sweeps_bans_and_slashes() public {
@@ -39,7 +41,7 @@ contract AccuseTest is World {
         accuse(0, 1, ref);
         pass(APPEAL);
         vm.expectEmit(address(court));
-        emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, true, 170, PENALTY);
+        emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, 1, 0, true, 170, PENALTY);
         settle(0, 1);
         assertRole(0, IRuns.Role.Banned);
         IRuns.Seat memory s = runs.seats(run, nodes[0]);
@@ -98,7 +100,7 @@ contract AccuseTest is World {
 
     function test_it_takes_a_second_validator_of_the_bench() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         ICourt.Receipt memory second = coSignature(1, ref);
         second.validator = validators[2]; // signed by another
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[2]));
@@ -125,7 +127,7 @@ contract AccuseTest is World {
         second = ICourt.Receipt(
             nodes[1], type(uint256).max, EVIDENCE, signVerdict(run, submission, 3, type(uint256).max, keys[1])
         );
-        refused(0, ref, second, abi.encodeWithSelector(ICourt.NotOnBench.selector, nodes[1]));
+        refused(0, ref, second, abi.encodeWithSelector(IBench.NotOnBench.selector, nodes[1]));
         accuse(0, 1, ref);
     }
 
@@ -144,7 +146,7 @@ contract AccuseTest is World {
 
     function test_only_samples_that_both_name_count() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         ICourt.Receipt memory second =
             ICourt.Receipt(validators[1], 6, EVIDENCE, signVerdict(run, submission, 3, 6, validatorKeys[1]));
         vm.startPrank(validators[0]);
@@ -200,7 +202,7 @@ contract AccuseTest is World {
     }
 
     function test_without_co_signers_one_validator_suffices_once() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.coSigners = 0;
         switchTo(p);
         IRuns.SubmissionRef memory ref = submit(0, 1);
@@ -235,7 +237,8 @@ contract AccuseTest is World {
         (list[0], list[1]) = (good, bad);
         uint256 soft = challenge(0, list);
         uint256 hard = accuse(1, 2, bad);
-        assertEq(court.cases(run, nodes[0], soft).submissions, 1);
+        assertEq(court.cases(run, nodes[0], soft).submissions, 2);
+        assertEq(court.cases(run, nodes[0], soft).gone, 2);
         assertEq(court.cases(run, nodes[0], hard).earliest, block.timestamp);
         assertEq(runs.seats(run, nodes[0]).held, 80);
         pass(APPEAL - 1);
@@ -259,8 +262,8 @@ contract AccuseTest is World {
         appeal(0, soft);
         vote(3, 0, soft, false);
         uint256 hard = accuse(1, 2, ref);
-        assertStage(0, soft, ICourt.Stage.Undecided);
-        assertEq(court.validators(run, validators[0]).openCases, 0);
+        assertStage(0, soft, ICourt.Stage.Returned);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(runs.seats(run, nodes[0]).openCases, 1);
         assertEq(runs.seats(run, nodes[0]).held, 50);
         assertEq(runs.funds(run).reserved, 50 * uint256(REWARD));
@@ -272,18 +275,15 @@ contract AccuseTest is World {
         assertEq(runs.seats(run, nodes[0]).held, 0);
     }
 
-    function test_escalation_is_open_as_long_as_the_soft_case() public {
+    function test_an_open_soft_case_prolongs_nothing() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
         pass(WINDOW - 1);
-        uint256 number = challenge(0, ref);
-        appeal(0, number);
-        pass(VOTE - 1);
+        appeal(0, challenge(0, ref));
         uint256 snapshot = vm.snapshotState();
         accuse(1, 2, ref);
         vm.revertToState(snapshot);
         pass(1);
-        uint256 closed = block.timestamp - VOTE + 1;
-        refused(1, ref, coSignature(2, ref), abi.encodeWithSelector(TooLate.selector, closed));
+        refused(1, ref, coSignature(2, ref), abi.encodeWithSelector(TooLate.selector, block.timestamp));
     }
 
     function test_an_open_hard_case_prolongs_nothing() public {
@@ -336,16 +336,29 @@ contract AccuseTest is World {
         assertEq(runs.funds(run).reserved, 0);
     }
 
-    function test_a_convicted_seat_has_nothing_more_to_lose() public {
+    function test_a_convicted_seat_has_nothing_more_to_lose_but_its_submissions_can_still_be_convicted() public {
         IRuns.SubmissionRef memory first = submit(0, 1);
         IRuns.SubmissionRef memory second = submit(0, 1);
         accuse(0, 1, first);
         pass(APPEAL);
         settle(0, 1);
-        refused(2, second, coSignature(3, second), abi.encodeWithSelector(WrongState.selector));
         vm.prank(validators[2]);
         expectRefusal(WrongState.selector);
         court.challenge(run, one(second), EVIDENCE);
+        uint256 number = accuse(2, 3, second);
+        uint128 locked = runs.seats(run, nodes[0]).locked;
+        uint256 snapshot = vm.snapshotState();
+        pass(APPEAL);
+        settle(0, number);
+        assertStage(0, number, ICourt.Stage.Upheld);
+        assertEq(runs.seats(run, nodes[0]).locked, locked);
+        vm.revertToState(snapshot);
+        vm.prank(nodes[0]);
+        expectRefusal(InsufficientStake.selector, 0, BOND); // its penalty is spent
+        court.appeal(run, nodes[0], number);
+        appeal(0, number); // the operator still can
+        poll(0, number, true);
+        assertEq(runs.seats(run, nodes[0]).locked, locked - BOND);
     }
 
     function test_the_penalty_reaches_who_has_left() public {
@@ -372,8 +385,8 @@ contract AccuseTest is World {
         assertTrue(runs.seats(run, nodes[0]).swept);
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - PENALTY);
         assertEq(runs.funds(run).reserved, 0);
-        assertEq(court.validators(run, validators[0]).openCases, 0);
-        assertEq(court.validators(run, validators[1]).openCases, 0);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
+        assertEq(bench.validators(run, validators[1]).atRisk, 0);
         assertStage(0, 1, ICourt.Stage.Upheld);
     }
 

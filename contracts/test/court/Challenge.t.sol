@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, TooEarly, WrongState, ZeroAmount} from "../../src/interfaces/Errors.sol";
@@ -30,7 +32,7 @@ contract ChallengeTest is World {
         assertEq(s.held, 130);
         assertEq(s.openCases, 1);
         assertEq(s.openHard, 0);
-        assertEq(court.validators(run, validators[0]).openCases, 1);
+        assertEq(bench.validators(run, validators[0]).atRisk, BOND);
         assertState(first, ICourt.State.Challenged);
         (uint256 ready, uint256 pending) = runs.claimable(run, nodes[0]);
         assertEq(ready, 0);
@@ -52,7 +54,7 @@ contract ChallengeTest is World {
         settle(0, 1);
         pass(1);
         vm.expectEmit(address(court));
-        emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, false, 300, 3 * uint256(FEE));
+        emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, 7, 0, false, 300, 3 * uint256(FEE));
         settle(0, 1);
         assertState(list[1], ICourt.State.Revoked);
         IRuns.Seat memory s = runs.seats(run, nodes[0]);
@@ -60,9 +62,9 @@ contract ChallengeTest is World {
         assertEq(s.openCases, 0);
         assertEq(s.strikes, 3);
         assertEq(s.locked, NODE_STAKE - 3 * uint256(FEE));
-        assertEq(s.most, uint256(s.locked) * LEVERAGE / REWARD);
+        assertEq(s.most, uint256(NODE_STAKE) / REWARD); // a fee takes no trust
         assertEq(bonds.accounts(validators[0]).active, STAKE + 3 * uint256(FEE)); // to the challenger, all of it
-        assertEq(court.validators(run, validators[0]).openCases, 0);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(runs.funds(run).free, BUDGET);
         assertEq(runs.funds(run).reserved, 0);
         pass(ripening(WINDOW));
@@ -80,8 +82,8 @@ contract ChallengeTest is World {
     }
 
     function test_fees_leave_the_penalty_whole() public {
-        IRuns.Policy memory p = policy();
-        (p.fee, p.bond, p.nodeStake) = (uint96(5 * MUR), 1, PENALTY + 1 + 20 * MUR);
+        IPolicies.Policy memory p = policy();
+        (p.fee, p.bond, p.juryFee, p.nodeStake) = (uint96(5 * MUR), 1, 1, PENALTY + 1 + 20 * MUR);
         switchTo(p);
         for (uint256 i; i < 2; ++i) {
             uint256 number = challenge(0, submitMany(0, 4, 1));
@@ -115,8 +117,8 @@ contract ChallengeTest is World {
         uint256 number = challenge(0, list);
         assertEq(court.cases(run, nodes[0], number).submissions, 1);
         assertEq(court.cases(run, nodes[0], number).earliest, block.timestamp);
-        assertEq(runs.submissions(runs.submissionId(run, fresh)).number, number);
-        assertEq(runs.submissions(runs.submissionId(run, taken)).number, 1);
+        assertEq(runs.submissions(court.submissionId(run, fresh)).number, number);
+        assertEq(runs.submissions(court.submissionId(run, taken)).number, 1);
         assertEq(runs.seats(run, nodes[0]).held, 6);
     }
 
@@ -150,10 +152,10 @@ contract ChallengeTest is World {
     function test_only_the_bench_judges() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.prank(STRANGER);
-        expectRefusal(ICourt.NotOnBench.selector, STRANGER);
+        expectRefusal(IBench.NotOnBench.selector, STRANGER);
         court.challenge(run, one(ref), EVIDENCE);
         vm.prank(OWNER);
-        expectRefusal(ICourt.NotOnBench.selector, OWNER);
+        expectRefusal(IBench.NotOnBench.selector, OWNER);
         court.challenge(run, one(ref), EVIDENCE);
     }
 
@@ -168,9 +170,9 @@ contract ChallengeTest is World {
         pass(1);
         IRuns.SubmissionRef memory later = submit(0, 1);
         vm.startPrank(fresh);
-        expectRefusal(ICourt.NotOnBench.selector, fresh);
+        expectRefusal(IBench.NotOnBench.selector, fresh);
         court.challenge(run, one(before), EVIDENCE);
-        expectRefusal(ICourt.NotOnBench.selector, fresh);
+        expectRefusal(IBench.NotOnBench.selector, fresh);
         court.challenge(run, one(same), EVIDENCE);
         court.challenge(run, one(later), EVIDENCE);
     }
@@ -180,12 +182,12 @@ contract ChallengeTest is World {
         IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.prank(validators[0]);
         vm.expectEmit(address(court));
-        emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, false, 100, FEE);
+        emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, 1, 0, false, 100, FEE);
         court.challenge(run, one(ref), EVIDENCE);
         assertState(ref, ICourt.State.Revoked);
         assertEq(runs.funds(run).reserved, 0);
         assertEq(runs.seats(run, nodes[0]).held, 0);
-        assertEq(court.validators(run, validators[0]).openCases, 0);
+        assertEq(bench.validators(run, validators[0]).atRisk, 0);
         vm.prank(operators[0]);
         expectRefusal(WrongState.selector);
         court.appeal(run, nodes[0], 1);

@@ -21,13 +21,13 @@ contract ImpeachTest is World {
         settle(0, number);
         ICourt.Receipt memory accepted = acceptance(2, 4);
         uint256 share = uint256(BOND) * FINDER_BPS / 10_000;
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         vm.prank(STRANGER);
         vm.expectEmit(address(court));
         emit ICourt.Impeached(run, validators[2], submission, STRANGER, BOND);
         assertEq(court.impeach(run, ref, number, accepted), BOND);
         assertEq(bonds.accounts(validators[2]).active, STAKE - BOND);
-        assertEq(court.validators(run, validators[2]).locked, VALIDATOR_STAKE - BOND);
+        assertEq(bench.validators(run, validators[2]).locked, VALIDATOR_STAKE - BOND);
         assertEq(bonds.accounts(STRANGER).active, share);
         assertTrue(court.impeached(submission, validators[2]));
     }
@@ -85,7 +85,7 @@ contract ImpeachTest is World {
 
     function test_only_its_own_signed_acceptance_is_evidence() public {
         settle(0, number);
-        bytes32 submission = runs.submissionId(run, ref);
+        bytes32 submission = court.submissionId(run, ref);
         ICourt.Receipt memory accepted = acceptance(2, 4);
         accepted.validator = validators[3];
         refused(accepted);
@@ -120,12 +120,23 @@ contract ImpeachTest is World {
         vm.warp(block.timestamp - 1); // just in time
         vm.prank(validators[2]);
         court.appeal(run, nodes[0], number);
-        vote(3, 0, number, false);
-        vote(4, 0, number, false);
+        poll(0, number, false);
         ICourt.Receipt memory accepted = acceptance(2, 4);
         expectRefusal(WrongState.selector);
         court.impeach(run, ref, number, accepted);
-        assertEq(bonds.accounts(validators[2]).active, STAKE + 2 * (BOND / 2));
+        assertEq(bonds.accounts(validators[2]).active, STAKE + JURY_FEE / 2); // paid like a juror
+    }
+
+    function test_a_case_found_merely_false_impeaches_nobody() public {
+        vm.warp(block.timestamp - 1); // just in time
+        appeal(0, number);
+        for (uint256 v = 2; v < 5; ++v) {
+            if (court.isJuror(run, nodes[0], number, validators[v])) ballot(v, 0, number, 1, 0);
+        }
+        assertStage(0, number, ICourt.Stage.Upheld);
+        ICourt.Receipt memory accepted = acceptance(2, 4);
+        expectRefusal(WrongState.selector);
+        court.impeach(run, ref, number, accepted);
     }
 
     function test_who_gave_up_its_seat_answers_until_its_stake_is_free() public {
@@ -134,7 +145,7 @@ contract ImpeachTest is World {
         pass(3 * uint256(SPAN) - 1);
         assertEq(court.impeach(run, ref, number, acceptance(2, 4)), BOND);
         pass(1);
-        court.release(run, validators[2]);
+        bench.release(run, validators[2]);
         assertEq(bonds.accounts(validators[2]).active, STAKE - BOND);
         assertEq(bonds.accounts(validators[2]).locked, 0);
     }
@@ -177,7 +188,7 @@ contract ImpeachTest is World {
         view
         returns (ICourt.Receipt memory)
     {
-        bytes memory signature = signVerdict(run, runs.submissionId(run, submission), 1, samples, validatorKeys[v]);
+        bytes memory signature = signVerdict(run, court.submissionId(run, submission), 1, samples, validatorKeys[v]);
         return ICourt.Receipt(validators[v], samples, EVIDENCE, signature);
     }
 

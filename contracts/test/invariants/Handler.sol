@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {Denied, InsufficientStake, TooEarly, TooLate, WrongState, ZeroAmount} from "../../src/interfaces/Errors.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
@@ -59,13 +61,13 @@ contract Handler is World {
 
     constructor() {
         deploy();
-        IRuns.Policy memory p = short();
+        IPolicies.Policy memory p = short();
         wake(p);
-        (p.appeal, p.vote, p.quorum) = (0, 0, 0); // instant verdicts
+        (p.appeal, p.vote) = (0, 0); // instant verdicts
         wake(p);
         p = short();
         // one signature convicts, one vote decides, a small seat that fees and bonds can bring below its floor
-        (p.coSigners, p.quorum, p.leverage, p.fee) = (0, 1, 1, 0);
+        (p.coSigners, p.leverage, p.fee, p.bondBps) = (0, 1, 0, 0);
         (p.nodeStake, p.validatorStake) = (p.penalty + p.bond, p.bond);
         wake(p);
         for (uint256 i; i < 3; ++i) {
@@ -76,7 +78,7 @@ contract Handler is World {
         }
         people_.push(SINK);
         people_.push(OWNER);
-        bytes4[20] memory errors = [
+        bytes4[22] memory errors = [
             Denied.selector,
             InsufficientStake.selector,
             TooEarly.selector,
@@ -86,6 +88,7 @@ contract Handler is World {
             IRuns.InvalidUnits.selector,
             IRuns.Unfunded.selector,
             IRuns.WrongStep.selector,
+            IRuns.StaleStep.selector,
             IRuns.WrongSequence.selector,
             IRuns.WrongBeacon.selector,
             IRuns.SeatTooYoung.selector,
@@ -93,17 +96,18 @@ contract Handler is World {
             IRuns.CaseOpen.selector,
             IRuns.Suspended.selector,
             IRuns.Overexposed.selector,
-            ICourt.NotOnBench.selector,
+            IBench.NotOnBench.selector,
             ICourt.NoCommonSample.selector,
             ICourt.TooManySubmissions.selector,
-            ICourt.TooFewValidators.selector
+            ICourt.InvalidBallot.selector,
+            IBench.TooFewValidators.selector
         ];
         for (uint256 i; i < errors.length; ++i) {
             known[errors[i]] = true;
         }
     }
 
-    function short() internal pure returns (IRuns.Policy memory p) {
+    function short() internal pure returns (IPolicies.Policy memory p) {
         p = policy();
         (p.window, p.appeal, p.vote, p.grace, p.notice) = (1_000, 300, 500, 100, 150);
         (p.maxUnits, p.maxPerStep, p.reward) = (3_000, 8, uint96(MUR / 20));
@@ -111,8 +115,8 @@ contract Handler is World {
     }
 
     /// @dev A run with a seat of each operator, its bench, and its first weights.
-    function wake(IRuns.Policy memory p) internal {
-        uint256 run_ = runs.create(p, SPEC);
+    function wake(IPolicies.Policy memory p) internal {
+        uint256 run_ = policies.create(p, SPEC);
         runs.fund(run_, 2_000 * MUR);
         vouchers.fund(run_, 10 * MUR);
         for (uint256 i; i < 3; ++i) {
@@ -122,10 +126,7 @@ contract Handler is World {
             approve(run_, validators[v], true);
             enlist(run_, validators[v], true);
         }
-        vm.roll(block.number + 1);
-        vm.warp(block.timestamp + 2);
-        vm.prank(p.trainer);
-        runs.publish(run_, 0, manifestOf(0));
+        publishBy(p.trainer, run_);
     }
 
     // ---- actions ----------------------------------------------------------------------------------------------------
@@ -147,10 +148,13 @@ contract Handler is World {
 
     function submission(uint256 seed) public {
         seed = stir(seed);
-        Chair memory c = aChair(seed);
+        submitFrom(aChair(seed), seed);
+    }
+
+    function submitFrom(Chair memory c, uint256 seed) internal {
         address node = vm.addr(c.key);
         IRuns.Seat memory s = runs.seats(c.run, c.seat);
-        bool young = s.since >= runs.publications(c.run, runs.published(c.run) - 1).blockNumber;
+        bool young = s.since >= weights.publications(c.run, weights.published(c.run) - 1).number;
         if (young || s.next == 8) publishIn(c.run);
         (uint32 step, uint32 sequence) = next(c);
         bytes32 beacon = beaconOf(c.run, step);
@@ -216,7 +220,7 @@ contract Handler is World {
         uint256 mask = (seed >> 32) % 4 == 0 ? 1 : type(uint256).max;
         uint256 named = (seed >> 36) % 4 == 0 ? 0 : 3;
         if (named == 0 && (seed >> 38) % 4 != 0) mask = 0;
-        bytes memory signature = signVerdict(j.run, runs.submissionId(j.run, j.ref), 3, mask, validatorKeys[w]);
+        bytes memory signature = signVerdict(j.run, court.submissionId(j.run, j.ref), 3, mask, validatorKeys[w]);
         ICourt.Receipt memory second = ICourt.Receipt(validators[w], mask, EVIDENCE, signature);
         verdict(
             aValidator(seed >> 16), j.run, j.seat, abi.encodeCall(court.accuse, (j.run, j.ref, named, EVIDENCE, second))
@@ -234,6 +238,25 @@ contract Handler is World {
         if (done_ && (seed >> 24) % 3 != 0) poll(t, seed >> 8, 5);
     }
 
+    /// @dev Several submissions of one seat, a case on them, and the vote on it, all in a row.
+    function trial(uint256 seed) external {
+        seed = stir(seed);
+        Chair memory c = aChair(seed);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2 + seed % 3);
+        for (uint256 i; i < list.length; ++i) {
+            uint256 before = jobs.length;
+            submitFrom(c, (seed >> i) % (400 << 32));
+            if (jobs.length == before) return;
+            list[i] = jobs[before].ref;
+        }
+        address challenger = aValidator(seed >> 16);
+        verdict(challenger, c.run, c.seat, abi.encodeCall(court.challenge, (c.run, list, EVIDENCE)));
+        IRuns.Seat memory s = runs.seats(c.run, c.seat);
+        Trial memory t = Trial(c.run, c.seat, s.cases, address(0));
+        if (!attempt(s.operator, address(court), abi.encodeCall(court.appeal, (t.run, t.seat, t.number)))) return;
+        poll(t, seed, 2 + (seed >> 24) % 4);
+    }
+
     function vote(uint256 seed) external {
         seed = stir(seed);
         (bool found, Trial memory t) = aTrial(seed, ICourt.Stage.Appealed);
@@ -242,15 +265,39 @@ contract Handler is World {
 
     /// @dev Jurors vote alike, one after another.
     function poll(Trial memory t, uint256 seed, uint256 many) internal {
-        bytes memory data = abi.encodeCall(court.vote, (t.run, t.seat, t.number, seed % 2 == 0));
+        ICourt.Case memory c = court.cases(t.run, t.seat, t.number);
+        uint256 all = (1 << c.submissions) - 1;
+        uint256 foundFalse = seed % 3 == 0 ? 0 : all;
+        if (c.submissions > 1 && (seed >> 40) % 2 == 0) foundFalse = all & (seed >> 48); // some of them
+        uint256 foundHard = c.hard || (seed >> 44) % 16 == 0 ? foundFalse : 0;
         for (uint256 i; i < many; ++i) {
-            verdict(aValidator((seed >> 16) % 5 + i), t.run, t.seat, data);
+            address who = aValidator((seed >> 16) % 5 + i);
+            bytes memory data = abi.encodeCall(court.vote, (t.run, t.seat, t.number, foundFalse, foundHard, EVIDENCE));
+            if ((seed >> (52 + i)) % 8 == 0) {
+                data = abi.encodeCall(court.vote, (t.run, t.seat, t.number, all & ~foundFalse, 0, EVIDENCE));
+            }
+            if ((seed >> (60 + i)) % 16 == 0) {
+                data = abi.encodeCall(court.abstain, (t.run, t.seat, t.number, "in doubt"));
+            }
+            verdict(who, t.run, t.seat, data);
+        }
+    }
+
+    function again(uint256 seed) external {
+        seed = stir(seed);
+        (bool found, Trial memory t) = aTrial(seed, ICourt.Stage.Undecided);
+        if (!found) return;
+        bytes memory data = abi.encodeCall(court.challengeAgain, (t.run, t.seat, t.number, EVIDENCE));
+        for (uint256 v; v < 5; ++v) {
+            if (attempt(aValidator((seed >> 16) % 5 + v), address(court), data)) return;
         }
     }
 
     function settle(uint256 seed) external {
         seed = stir(seed);
-        (bool found, Trial memory t) = aTrial(seed, seed % 2 == 0 ? ICourt.Stage.Open : ICourt.Stage.Appealed);
+        ICourt.Stage stage = seed % 2 == 0 ? ICourt.Stage.Open : ICourt.Stage.Appealed;
+        if (seed % 5 == 0) stage = ICourt.Stage.Undecided;
+        (bool found, Trial memory t) = aTrial(seed, stage);
         if (!found) return;
         if (seed % 3 == 0) vm.warp(max(block.timestamp, court.cases(t.run, t.seat, t.number).deadline));
         verdict(STRANGER, t.run, t.seat, abi.encodeCall(court.settle, (t.run, t.seat, t.number)));
@@ -263,7 +310,7 @@ contract Handler is World {
         uint256 v = (seed >> 16) % 5;
         for (uint256 i; i < jobs.length; ++i) {
             Job memory j = jobs[i];
-            bytes32 id = runs.submissionId(j.run, j.ref);
+            bytes32 id = court.submissionId(j.run, j.ref);
             if (j.run != t.run || court.charges(id, court.cases(t.run, t.seat, t.number).coSigner) != t.number) {
                 continue;
             }
@@ -279,7 +326,7 @@ contract Handler is World {
         Chair memory c = aChair(seed);
         uint256 reserved = runs.funds(c.run).reserved;
         if (!attempt(STRANGER, address(runs), abi.encodeCall(runs.claim, (c.run, c.seat)))) return;
-        uint256 units = (reserved - runs.funds(c.run).reserved) / court.policy(c.run).reward;
+        uint256 units = (reserved - runs.funds(c.run).reserved) / policies.policy(c.run).reward;
         claimed[c.run] += units;
         claimedBy[c.run][c.seat] += units;
     }
@@ -334,25 +381,27 @@ contract Handler is World {
             if (attempt(s.operator, address(runs), data)) chairs[i].key = fresh;
         } else {
             address to = operators[(seed >> 8) % 3];
-            attempt(s.operator, address(runs), abi.encodeCall(runs.offer, (c.run, c.seat, to)));
+            attempt(
+                s.operator, address(runs), abi.encodeCall(runs.offer, (c.run, c.seat, to, uint40(block.timestamp + 1)))
+            );
             attempt(to, address(runs), abi.encodeCall(runs.accept, (c.run, c.seat)));
         }
     }
 
-    function bench(uint256 seed) external {
+    function staffing(uint256 seed) external {
         seed = stir(seed);
         uint256 run_ = aRun(seed);
         address v = aValidator(seed >> 8);
         uint256 what = (seed >> 16) % 7;
-        if (what == 0) attempt(OWNER, address(court), abi.encodeCall(court.approve, (run_, v, seed % 5 != 0)));
-        if (what == 1 && seed % 4 == 0) attempt(v, address(court), abi.encodeCall(court.enlist, (run_, false)));
-        if (what == 2) attempt(v, address(court), abi.encodeCall(court.reinforce, (run_, uint128(seed % (5 * MUR)))));
+        if (what == 0) attempt(OWNER, address(bench), abi.encodeCall(bench.approve, (run_, v, seed % 5 != 0)));
+        if (what == 1 && seed % 4 == 0) attempt(v, address(bench), abi.encodeCall(bench.enlist, (run_, false)));
+        if (what == 2) attempt(v, address(bench), abi.encodeCall(bench.reinforce, (run_, uint96(seed % (5 * MUR)))));
         if (what < 3) return;
         for (uint256 i; i < 5; ++i) {
             v = validators[i]; // these make sense for few: all are tried
-            if (what == 3) attempt(v, address(court), abi.encodeCall(court.enlist, (run_, true)));
-            if (what > 4) attempt(STRANGER, address(court), abi.encodeCall(court.unseat, (run_, v)));
-            if (what == 4) attempt(STRANGER, address(court), abi.encodeCall(court.release, (run_, v)));
+            if (what == 3) attempt(v, address(bench), abi.encodeCall(bench.enlist, (run_, true)));
+            if (what > 4) attempt(STRANGER, address(bench), abi.encodeCall(bench.unseat, (run_, v)));
+            if (what == 4) attempt(STRANGER, address(bench), abi.encodeCall(bench.release, (run_, v)));
         }
     }
 
@@ -453,7 +502,7 @@ contract Handler is World {
         uint256 recent = jobs.length < 16 ? jobs.length : 16;
         for (uint256 i; i < recent; ++i) {
             j = jobs[jobs.length - 1 - (seed % recent + i) % recent];
-            bool open_ = block.timestamp < j.time + court.policy(j.run).window;
+            bool open_ = block.timestamp < j.time + policies.policy(j.run).window;
             if (open_ && !runs.seats(j.run, j.seat).swept) return (true, j);
         }
         return (false, j);
@@ -463,7 +512,7 @@ contract Handler is World {
     function aDisputed(uint256 seed) internal view returns (bool, Job memory j) {
         for (uint256 i = jobs.length; i > 0; --i) {
             j = jobs[i - 1];
-            ICourt.Case memory c = court.cases(j.run, j.seat, runs.submissions(runs.submissionId(j.run, j.ref)).number);
+            ICourt.Case memory c = court.cases(j.run, j.seat, runs.submissions(court.submissionId(j.run, j.ref)).number);
             if (c.stage == ICourt.Stage.Open && !c.hard) return (true, j);
         }
         return aJob(seed);
@@ -479,7 +528,7 @@ contract Handler is World {
 
     function next(Chair memory c) internal view returns (uint32 step, uint32 sequence) {
         IRuns.Seat memory s = runs.seats(c.run, c.seat);
-        step = runs.published(c.run) - 1;
+        step = weights.published(c.run) - 1;
         sequence = s.step == step ? s.next : 0;
     }
 
@@ -509,7 +558,7 @@ contract Handler is World {
         uint256 others = otherLocks(run_, seat_);
         if (!attempt(who, address(court), data)) return;
         IRuns.Seat memory then_ = runs.seats(run_, seat_);
-        IRuns.Policy memory p = court.policy(run_);
+        IPolicies.Policy memory p = policies.policy(run_);
         revoked[run_] += (reserved - runs.funds(run_).reserved) / p.reward;
         uint256 taken = before.locked - then_.locked;
         lost[run_][seat_] += taken;
@@ -535,8 +584,10 @@ contract Handler is World {
     function publishIn(uint256 run_) internal {
         vm.roll(block.number + 1);
         vm.warp(block.timestamp + 2);
-        uint32 step = runs.published(run_);
-        attempt(court.policy(run_).trainer, address(runs), abi.encodeCall(runs.publish, (run_, step, manifestOf(step))));
+        uint32 step = weights.published(run_);
+        bytes memory data = abi.encodeCall(weights.publish, (run_, step, manifestOf(step)));
+        attempt(weights.trainer(run_), address(weights), data);
+        vm.roll(block.number + 2);
     }
 
     function note(Chair memory c, IRuns.SubmissionRef memory ref, uint256 units) internal {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, NoSuchRun, TooEarly, WrongAmount, ZeroAmount} from "../../src/interfaces/Errors.sol";
@@ -33,7 +34,7 @@ contract FundTest is World {
 
     function test_fund_refuses_a_token_that_takes_a_fee() public {
         deployOver(IERC20(address(new FeeToken(SUPPLY))));
-        runs.create(policy(), SPEC);
+        policies.create(policy(), SPEC);
         expectRefusal(WrongAmount.selector, 99, 100);
         runs.fund(1, 100);
     }
@@ -144,11 +145,11 @@ contract FundTest is World {
         ReentrantToken re = new ReentrantToken(SUPPLY);
         deployOver(IERC20(address(re)));
         Wallet owner = new Wallet();
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.owner = address(owner);
-        runs.create(p, SPEC);
+        policies.create(p, SPEC);
         runs.fund(1, 1_000);
-        runs.create(policy(), SPEC);
+        policies.create(policy(), SPEC);
         runs.fund(2, 1_000);
         owner.act(address(runs), abi.encodeCall(runs.defund, (1, 1_000)));
         pass(NOTICE);

@@ -13,8 +13,8 @@ contract HandOverTest is World {
         submit(0, 100);
         vm.prank(operators[0]);
         vm.expectEmit(address(runs));
-        emit IRuns.Offered(run, nodes[0], heir);
-        runs.offer(run, nodes[0], heir);
+        emit IRuns.Offered(run, nodes[0], heir, NEVER);
+        runs.offer(run, nodes[0], heir, NEVER);
         vm.prank(heir);
         vm.expectEmit(address(runs));
         emit IRuns.HandedOver(run, nodes[0], heir, operators[0]);
@@ -33,7 +33,7 @@ contract HandOverTest is World {
         handOver();
         IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, 0);
-        uint256 published = runs.publications(run, 0).blockNumber;
+        uint256 published = weights.publications(run, 0).number;
         vm.prank(nodes[0]);
         expectRefusal(IRuns.SeatTooYoung.selector, block.number, published);
         runs.submit(run, ref.root, 0, 0, 1, beacon);
@@ -61,13 +61,13 @@ contract HandOverTest is World {
     function test_only_the_operator_offers_and_only_the_chosen_accepts() public {
         vm.prank(operators[1]);
         expectRefusal(Denied.selector, operators[1]);
-        runs.offer(run, nodes[0], operators[1]);
+        runs.offer(run, nodes[0], operators[1], NEVER);
         vm.prank(heir);
         expectRefusal(Denied.selector, heir);
         runs.accept(run, nodes[0]);
         vm.startPrank(operators[0]);
-        runs.offer(run, nodes[0], heir);
-        runs.offer(run, nodes[0], address(0)); // taken back
+        runs.offer(run, nodes[0], heir, NEVER);
+        runs.offer(run, nodes[0], address(0), NEVER); // taken back
         vm.stopPrank();
         vm.prank(heir);
         expectRefusal(Denied.selector, heir);
@@ -75,7 +75,7 @@ contract HandOverTest is World {
         handOver();
         vm.prank(operators[0]);
         expectRefusal(Denied.selector, operators[0]);
-        runs.offer(run, nodes[0], operators[0]);
+        runs.offer(run, nodes[0], operators[0], NEVER);
         vm.prank(heir);
         expectRefusal(Denied.selector, heir); // an offer serves once
         runs.accept(run, nodes[0]);
@@ -97,7 +97,7 @@ contract HandOverTest is World {
 
     function handOver() internal {
         vm.prank(operators[0]);
-        runs.offer(run, nodes[0], heir);
+        runs.offer(run, nodes[0], heir, NEVER);
         vm.prank(heir);
         runs.accept(run, nodes[0]);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, InsufficientStake, NoSuchRun, TooLate, WrongState} from "../../src/interfaces/Errors.sol";
 import {Wallet} from "../support/Wallet.sol";
@@ -28,7 +29,7 @@ contract JoinTest is World {
         assertEq(s.hardware, 3);
         assertEq(s.since, block.number);
         assertEq(s.locked, NODE_STAKE);
-        assertEq(s.most, uint256(NODE_STAKE) * LEVERAGE / REWARD);
+        assertEq(s.most, uint256(NODE_STAKE) / REWARD);
         assertEq(bonds.accounts(operators[0]).locked, locked + NODE_STAKE);
     }
 
@@ -134,7 +135,7 @@ contract JoinTest is World {
         join(c, signConsent(c, keys[0]), "");
         IRuns.Seat memory s = runs.seats(run, nodes[0]);
         assertEq(s.locked, NODE_STAKE);
-        assertEq(s.most, uint256(NODE_STAKE) * LEVERAGE / REWARD);
+        assertEq(s.most, uint256(NODE_STAKE) / REWARD);
         assertEq(s.hardware, 7);
         assertEq(s.since, block.number); // and works from the next weights on
     }
@@ -181,7 +182,7 @@ contract JoinTest is World {
     }
 
     function gated(address gate) internal {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.gate = gate;
         other = open(p);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, TooEarly, WrongState} from "../../src/interfaces/Errors.sol";
 import {World} from "../support/World.sol";
@@ -30,8 +31,8 @@ contract LeaveTest is World {
     }
 
     function test_anyone_ends_the_service_of_a_seat_short_of_stake() public {
-        IRuns.Policy memory p = policy();
-        p.nodeStake = PENALTY + BOND + STRIKES * uint128(FEE);
+        IPolicies.Policy memory p = policy();
+        p.nodeStake = PENALTY + BOND + STRIKES * FEE;
         switchTo(p);
         publish(run);
         // a whole window of strikes does not do it

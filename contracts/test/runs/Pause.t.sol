@@ -12,10 +12,10 @@ contract PauseTest is World {
         emit IRuns.Paused(run, true, block.timestamp + NOTICE);
         runs.pause(run, true);
         pass(NOTICE - 1);
-        assertFalse(runs.paused(run));
+        assertFalse(paused(run));
         submit(0, 1);
         pass(1);
-        assertTrue(runs.paused(run));
+        assertTrue(paused(run));
         IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.startPrank(nodes[0]);
@@ -31,7 +31,7 @@ contract PauseTest is World {
         pass(NOTICE);
         runs.pause(run, false);
         vm.stopPrank();
-        assertFalse(runs.paused(run));
+        assertFalse(paused(run));
         submit(0, 1);
     }
 
@@ -71,7 +71,7 @@ contract PauseTest is World {
         pass(NOTICE / 2);
         runs.defund(run, BUDGET);
         pass(NOTICE / 2);
-        assertTrue(runs.paused(run));
+        assertTrue(paused(run));
         runs.pause(run, false); // the defunding stands
         vm.stopPrank();
         submit(0, 1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IBench} from "../../src/interfaces/IBench.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied, TooLate, WrongState} from "../../src/interfaces/Errors.sol";
@@ -45,8 +46,7 @@ contract RotateTest is World {
         assertEq(court.cases(run, nodes[0], number).submissions, 2);
         vm.prank(second); // the present key speaks for the seat
         court.appeal(run, nodes[0], number);
-        vote(1, 0, number, true);
-        vote(2, 0, number, true);
+        poll(0, number, true);
         assertState(bad, ICourt.State.Revoked);
         assertState(fresh, ICourt.State.Revoked);
         pass(ripening(WINDOW));
@@ -59,7 +59,7 @@ contract RotateTest is World {
         rotate(nodes[0], SECOND);
         uint256 number = challenge(0, ref);
         vm.prank(nodes[0]);
-        expectRefusal(ICourt.NotOnBench.selector, nodes[0]);
+        expectRefusal(IBench.NotOnBench.selector, nodes[0]);
         court.appeal(run, nodes[0], number);
     }
 
@@ -155,7 +155,7 @@ contract RotateTest is World {
     function refusedSubmission(address node, bytes4 why, uint256 since, uint256) internal {
         IRuns.SubmissionRef memory ref = nextRef(run, node);
         bytes32 beacon = beaconOf(run, ref.step);
-        uint256 published = runs.publications(run, ref.step).blockNumber;
+        uint256 published = weights.publications(run, ref.step).number;
         vm.prank(node);
         expectRefusal(why, since, published);
         runs.submit(run, ref.root, ref.step, ref.sequence, 1, beacon);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {Denied} from "../../src/interfaces/Errors.sol";
 import {World} from "../support/World.sol";
@@ -12,7 +13,7 @@ contract SubmitTest is World {
         vm.expectEmit(address(runs));
         emit IRuns.Submitted(run, nodes[0], root, 0, 0, units);
         submit(ref, units, beaconOf(run, 0));
-        IRuns.Submission memory w = runs.submissions(runs.submissionId(run, ref));
+        IRuns.Submission memory w = runs.submissions(court.submissionId(run, ref));
         assertEq(w.time, block.timestamp);
         assertEq(w.units, units);
         assertEq(w.number, 0);
@@ -26,7 +27,7 @@ contract SubmitTest is World {
 
     function test_a_submission_is_named_by_run_node_step_sequence_and_root() public view {
         IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 3, 4, SPEC);
-        assertEq(runs.submissionId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
+        assertEq(court.submissionId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
     }
 
     function test_sequences_are_used_once_and_in_order() public {
@@ -49,7 +50,7 @@ contract SubmitTest is World {
     }
 
     function test_a_seat_commits_at_most_so_many_files_a_step() public {
-        IRuns.Policy memory p = policy();
+        IPolicies.Policy memory p = policy();
         p.maxPerStep = 2;
         switchTo(p);
         submit(0, 1);
@@ -61,16 +62,16 @@ contract SubmitTest is World {
 
     function test_a_superseded_head_counts_for_the_grace() public {
         publish(run);
-        pass(GRACE - 1);
+        vm.warp(weights.publications(run, 0).superseded + GRACE - 1);
         uint256 snapshot = vm.snapshotState();
         submit(IRuns.SubmissionRef(nodes[0], 0, 0, SPEC), 1, beaconOf(run, 0));
         vm.revertToState(snapshot);
         pass(1);
-        refused(0, 0, abi.encodeWithSelector(IRuns.WrongStep.selector, 0, 2));
+        refused(0, 0, abi.encodeWithSelector(IRuns.StaleStep.selector, 0));
     }
 
     function test_what_is_not_published_is_no_step() public {
-        refused(1, 0, abi.encodeWithSelector(IRuns.WrongStep.selector, 1, 1));
+        refused(1, 0, abi.encodeWithSelector(IRuns.StaleStep.selector, 1));
     }
 
     function test_the_beacon_must_be_the_steps() public {
@@ -84,9 +85,13 @@ contract SubmitTest is World {
         vm.startPrank(nodes[0]);
         expectRefusal(IRuns.InvalidUnits.selector, 0, MAX_UNITS);
         runs.submit(run, SPEC, 0, 0, 0, beacon);
-        expectRefusal(IRuns.InvalidUnits.selector, uint256(MAX_UNITS) + 1, MAX_UNITS);
-        runs.submit(run, SPEC, 0, 0, MAX_UNITS + 1, beacon);
         runs.submit(run, SPEC, 0, 0, MAX_UNITS, beacon);
+        vm.stopPrank();
+        IPolicies.Policy memory p = policy();
+        p.maxUnits = 7;
+        switchTo(p);
+        refusedUnits(8, abi.encodeWithSelector(IRuns.InvalidUnits.selector, 8, 7));
+        submit(0, 7);
     }
 
     function test_strangers_do_not_submit() public {
@@ -106,15 +111,16 @@ contract SubmitTest is World {
         seat(run, 0);
         uint256 since = block.number;
         vm.prank(TRAINER);
-        runs.publish(run, 1, manifestOf(1)); // in the very block
+        weights.publish(run, 1, manifestOf(1)); // in the very block
+        vm.roll(block.number + 2);
         refused(1, 0, abi.encodeWithSelector(IRuns.SeatTooYoung.selector, since, since));
         publish(run);
         submit(0, 1);
     }
 
     function test_no_reward_is_promised_without_budget() public {
-        IRuns.Policy memory p = policy();
-        run = runs.create(p, SPEC);
+        IPolicies.Policy memory p = policy();
+        run = policies.create(p, SPEC);
         runs.fund(run, 10 * uint128(REWARD));
         people(run);
         publish(run);
@@ -123,11 +129,11 @@ contract SubmitTest is World {
         refusedUnits(1, abi.encodeWithSelector(IRuns.Unfunded.selector, 0, REWARD));
     }
 
-    function test_what_a_seat_may_have_at_risk_is_a_multiple_of_its_stake() public {
-        IRuns.Policy memory p = policy();
-        p.maxUnits = type(uint32).max;
+    function test_an_unproven_seat_may_have_at_risk_what_its_stake_is_worth_and_earns_more() public {
+        IPolicies.Policy memory p = policy();
+        (p.maxUnits, p.bondBps) = (100_000, 0);
         switchTo(p);
-        uint32 most = uint32(uint256(NODE_STAKE) * LEVERAGE / REWARD);
+        uint32 most = uint32(uint256(NODE_STAKE) / REWARD);
         assertEq(runs.seats(run, nodes[0]).most, most);
         refusedUnits(most + 1, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         IRuns.SubmissionRef memory ref = submit(0, most - 1);
@@ -138,35 +144,44 @@ contract SubmitTest is World {
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         settle(0, 1);
         publish(run);
-        submit(0, 2);
+        submit(0, most);
         pass(ripening(WINDOW));
         publish(run);
-        uint32 now_ = runs.seats(run, nodes[0]).most; // less, for it paid a fee
-        assertEq(now_, uint256(NODE_STAKE - FEE) * LEVERAGE / REWARD);
-        submit(0, now_); // what has matured is not at risk
+        assertEq(runs.seats(run, nodes[0]).most, most); // what has matured is trusted when it is paid
+        runs.claim(run, nodes[0]);
+        assertEq(runs.seats(run, nodes[0]).most, 2 * most);
+        submit(0, 2 * most); // what has matured is not at risk
+        for (uint256 i; i < 3; ++i) {
+            pass(ripening(WINDOW));
+            runs.claim(run, nodes[0]);
+            publish(run);
+            submit(0, runs.seats(run, nodes[0]).most);
+        }
+        assertEq(runs.seats(run, nodes[0]).most, uint256(NODE_STAKE - FEE) * LEVERAGE / REWARD); // and no more
     }
 
     function test_without_rewards_a_seat_is_bound_by_the_ring_alone() public {
-        IRuns.Policy memory p = policy();
-        (p.reward, p.maxUnits) = (0, type(uint32).max);
+        IPolicies.Policy memory p = policy();
+        (p.reward, p.maxUnits) = (0, (1 << 29) - 1);
         switchTo(p);
-        submit(0, type(uint32).max);
+        submitMany(0, 8, p.maxUnits);
         refusedUnits(
-            1, abi.encodeWithSelector(IRuns.Overexposed.selector, uint256(type(uint32).max) + 1, type(uint32).max)
+            8, abi.encodeWithSelector(IRuns.Overexposed.selector, uint256(type(uint32).max) + 1, type(uint32).max)
         );
         pass(ripening(WINDOW));
         publish(run);
-        submit(0, type(uint32).max);
+        submitMany(0, 8, p.maxUnits);
     }
 
     function test_a_reward_at_the_type_limit() public {
-        IRuns.Policy memory p = policy();
-        p.reward = type(uint96).max;
+        IPolicies.Policy memory p = policy();
+        (p.reward, p.maxUnits, p.bondBps) = (NODE_STAKE, 1, 0);
         switchTo(p);
-        refusedUnits(1, abi.encodeWithSelector(IRuns.Unfunded.selector, BUDGET, type(uint96).max));
-        refusedUnits(
-            MAX_UNITS, abi.encodeWithSelector(IRuns.Unfunded.selector, BUDGET, uint256(type(uint96).max) * MAX_UNITS)
-        );
+        submit(0, 1);
+        refusedUnits(1, abi.encodeWithSelector(IRuns.Overexposed.selector, 2, 1));
+        p.reward = type(uint88).max;
+        vm.expectRevert(abi.encodeWithSelector(IPolicies.InvalidPolicy.selector, bytes32("nodeStake")));
+        policies.create(p, SPEC);
     }
 
     function test_an_accused_seat_waits_for_its_case() public {

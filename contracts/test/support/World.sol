@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IBench} from "../../src/interfaces/IBench.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {ILocations} from "../../src/interfaces/ILocations.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {IVouchers} from "../../src/interfaces/IVouchers.sol";
+import {IWeights} from "../../src/interfaces/IWeights.sol";
 import {Test} from "./Test.sol";
 
 /// @notice What Court has beside ICourt.
@@ -27,10 +30,11 @@ abstract contract World is Test {
         uint256 deadline;
     }
 
-    uint128 internal constant MUR = 1e18;
+    uint96 internal constant MUR = 1e18;
     uint256 internal constant SUPPLY = 1e9 * uint256(MUR);
     uint256 internal constant START = 1_800_000_000; // block time at which every test starts
     bytes32 internal constant SPEC = keccak256("spec");
+    uint40 internal constant NEVER = type(uint40).max; // a deadline
     bytes32 internal constant EVIDENCE = keccak256("evidence");
 
     address internal constant OWNER = address(0x0A);
@@ -43,28 +47,34 @@ abstract contract World is Test {
     uint32 internal constant WINDOW = 1 days;
     uint32 internal constant APPEAL = 12 hours;
     uint32 internal constant VOTE = 2 days;
-    uint32 internal constant SPAN = WINDOW + APPEAL + VOTE;
+    uint32 internal constant SPAN = WINDOW + 3 * APPEAL + 2 * VOTE;
     uint32 internal constant GRACE = 10 minutes;
     uint32 internal constant NOTICE = 1 hours;
     uint32 internal constant MAX_UNITS = 10_000;
     uint16 internal constant MAX_PER_STEP = 300;
     uint16 internal constant FINDER_BPS = 2_000;
-    uint16 internal constant LEVERAGE = 5;
+    uint8 internal constant LEVERAGE = 5;
     uint8 internal constant STRIKES = 4;
-    uint128 internal constant NODE_STAKE = 100 * MUR;
-    uint128 internal constant VALIDATOR_STAKE = 60 * MUR;
-    uint128 internal constant PENALTY = 60 * MUR;
-    uint128 internal constant BOND = 20 * MUR;
-    uint96 internal constant FEE = uint96(MUR);
-    uint96 internal constant REWARD = uint96(MUR / 100);
+    uint96 internal constant NODE_STAKE = 100 * MUR;
+    uint96 internal constant VALIDATOR_STAKE = 60 * MUR;
+    uint96 internal constant PENALTY = 60 * MUR;
+    uint96 internal constant BOND = 20 * MUR;
+    uint96 internal constant JURY_FEE = MUR;
+    uint16 internal constant BOND_BPS = 2_000;
+    uint96 internal constant VOUCHER_CAP = 1_000 * MUR;
+    uint96 internal constant FEE = MUR;
+    uint96 internal constant REWARD = MUR / 100;
 
-    uint128 internal constant STAKE = 300 * MUR; // deposited for each operator and validator
+    uint96 internal constant STAKE = 300 * MUR; // deposited for each operator and validator
     uint128 internal constant BUDGET = 1_000_000 * MUR; // of each run
 
     IERC20 public token;
     IRuns public runs;
     IBonds public bonds;
     ICourt public court;
+    IBench public bench;
+    IPolicies public policies;
+    IWeights public weights;
     IVouchers public vouchers;
     ILocations public locations;
     uint256 internal run;
@@ -106,7 +116,8 @@ abstract contract World is Test {
         runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
         court = ICourt(create("Court", abi.encode(runs)));
         vouchers = IVouchers(create("Vouchers", abi.encode(runs)));
-        (bonds, locations) = (runs.bonds(), IHasLocations(address(court)).locations());
+        (bonds, weights, bench, policies) = (runs.bonds(), runs.weights(), runs.bench(), court.policies());
+        locations = IHasLocations(address(court)).locations();
         token_.approve(address(runs), type(uint256).max);
         token_.approve(address(bonds), type(uint256).max);
         token_.approve(address(vouchers), type(uint256).max);
@@ -126,7 +137,7 @@ abstract contract World is Test {
 
     // ---- runs -------------------------------------------------------------------------------------------------------
 
-    function policy() internal pure returns (IRuns.Policy memory p) {
+    function policy() internal pure returns (IPolicies.Policy memory p) {
         p.owner = OWNER;
         p.trainer = TRAINER;
         p.window = WINDOW;
@@ -139,7 +150,9 @@ abstract contract World is Test {
         p.leverage = LEVERAGE;
         p.strikes = STRIKES;
         p.finderBps = FINDER_BPS;
-        p.quorum = 2;
+        p.juryFee = JURY_FEE;
+        p.bondBps = BOND_BPS;
+        p.voucherCap = VOUCHER_CAP;
         p.coSigners = 1;
         p.nodeStake = NODE_STAKE;
         p.validatorStake = VALIDATOR_STAKE;
@@ -149,14 +162,14 @@ abstract contract World is Test {
         p.reward = REWARD;
     }
 
-    function instantPolicy() internal pure returns (IRuns.Policy memory p) {
+    function instantPolicy() internal pure returns (IPolicies.Policy memory p) {
         p = policy();
-        (p.appeal, p.vote, p.quorum) = (0, 0, 0);
+        (p.appeal, p.vote) = (0, 0);
     }
 
     /// @dev Creates and funds a run.
-    function open(IRuns.Policy memory p) internal returns (uint256 run_) {
-        run_ = runs.create(p, SPEC);
+    function open(IPolicies.Policy memory p) internal returns (uint256 run_) {
+        run_ = policies.create(p, SPEC);
         runs.fund(run_, BUDGET);
     }
 
@@ -172,19 +185,30 @@ abstract contract World is Test {
     }
 
     /// @dev Makes `run` a new run of this policy, with everyone seated and the first weights published.
-    function switchTo(IRuns.Policy memory p) internal {
+    function switchTo(IPolicies.Policy memory p) internal {
         run = open(p);
         people(run);
         publish(run);
     }
 
-    /// @dev Publishes the next version of the weights in a block of its own.
+    /// @dev Publishes the next version of the weights in a block of its own, and mines the next two, so that the beacon can be drawn.
     function publish(uint256 run_) internal virtual {
+        publishBy(TRAINER, run_);
+    }
+
+    function publishBy(address trainer, uint256 run_) internal {
         vm.roll(block.number + 1);
         vm.warp(block.timestamp + 2);
-        uint32 step = runs.published(run_);
-        vm.prank(TRAINER);
-        runs.publish(run_, step, manifestOf(step));
+        uint32 step = weights.published(run_);
+        vm.prank(trainer);
+        weights.publish(run_, step, manifestOf(step));
+        vm.roll(block.number + 2);
+        vm.warp(block.timestamp + 4);
+    }
+
+    function paused(uint256 run_) internal view returns (bool) {
+        uint256 from = runs.status(run_).pausedFrom;
+        return from != 0 && block.timestamp >= from;
     }
 
     function manifestOf(uint32 step) internal pure returns (bytes32) {
@@ -192,7 +216,7 @@ abstract contract World is Test {
     }
 
     function beaconOf(uint256 run_, uint32 step) internal view returns (bytes32) {
-        return runs.publications(run_, step).beacon;
+        return weights.beaconOf(run_, step);
     }
 
     // ---- seats ------------------------------------------------------------------------------------------------------
@@ -252,12 +276,12 @@ abstract contract World is Test {
 
     function approve(uint256 run_, address validator, bool on) internal {
         vm.prank(OWNER);
-        court.approve(run_, validator, on);
+        bench.approve(run_, validator, on);
     }
 
     function enlist(uint256 run_, address validator, bool on) internal {
         vm.prank(validator);
-        court.enlist(run_, on);
+        bench.enlist(run_, on);
     }
 
     // ---- submissions -------------------------------------------------------------------------------------------------------
@@ -266,7 +290,7 @@ abstract contract World is Test {
     function nextRef(uint256 run_, address node) internal view returns (IRuns.SubmissionRef memory ref) {
         IRuns.Seat memory s = runs.seats(run_, node);
         ref.node = node;
-        ref.step = runs.published(run_) - 1;
+        ref.step = weights.published(run_) - 1;
         ref.sequence = s.step == ref.step ? s.next : 0;
         ref.root = keccak256(abi.encode(run_, node, ref.step, ref.sequence));
     }
@@ -334,7 +358,7 @@ abstract contract World is Test {
         view
         returns (ICourt.Receipt memory)
     {
-        bytes memory signature = signVerdict(run, runs.submissionId(run, ref), 3, samples, validatorKeys[w]);
+        bytes memory signature = signVerdict(run, court.submissionId(run, ref), 3, samples, validatorKeys[w]);
         return ICourt.Receipt(validators[w], samples, EVIDENCE, signature);
     }
 
@@ -350,9 +374,38 @@ abstract contract World is Test {
         court.appeal(run, nodes[i], number);
     }
 
+    /// @dev Validator `v` finds all of a case false, and hard where it was brought as hard; or finds it all good.
     function vote(uint256 v, uint256 i, uint256 number, bool uphold) internal {
+        ICourt.Case memory c = court.cases(run, nodes[i], number);
+        uint256 all = uphold ? (1 << c.submissions) - 1 : 0;
+        ballot(v, i, number, all, c.hard ? all : 0);
+    }
+
+    function ballot(uint256 v, uint256 i, uint256 number, uint256 foundFalse, uint256 foundHard) internal {
         vm.prank(validators[v]);
-        court.vote(run, nodes[i], number, uphold);
+        court.vote(run, nodes[i], number, foundFalse, foundHard, EVIDENCE);
+    }
+
+    /// @dev The jurors of a case vote alike, one after another, until it is decided.
+    function poll(uint256 i, uint256 number, bool uphold) internal {
+        for (uint256 v; v < 5; ++v) {
+            if (court.isJuror(run, nodes[i], number, validators[v])) vote(v, i, number, uphold);
+        }
+    }
+
+    /// @dev What an operator gets of `lost` when so many of the jurors of a case on one submission were paid.
+    function compensation(uint256 lost, uint256 paid, uint256 jurors) internal pure returns (uint256) {
+        return (lost - paid * (JURY_FEE / jurors)) / 2;
+    }
+
+    function abstain(uint256 v, uint256 i, uint256 number) internal {
+        vm.prank(validators[v]);
+        court.abstain(run, nodes[i], number, "weights gone");
+    }
+
+    function challengeAgain(uint256 v, uint256 i, uint256 number) internal {
+        vm.prank(validators[v]);
+        court.challengeAgain(run, nodes[i], number, EVIDENCE);
     }
 
     function settle(uint256 i, uint256 number) internal {
