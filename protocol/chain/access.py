@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Code(StrEnum):
     """What lies at an address."""
 
-    SHIPPED = "the code this version ships"  # or of an earlier version that it works with
+    SHIPPED = "the code this version ships"
     OTHER = "other code than this version ships"
     NONE = "no such contract"
 
@@ -52,7 +52,6 @@ class Access:
         self._asked: Endpoints | OneEndpoint = self.provider
         self.ethereum = Ethereum(self._asked)
         self._contract = contract
-        self._locations: Contract | None = None
         self._has_contracts = False  # whether our code was seen there
         self.place = 0
         """Of the only endpoint, in the configuration."""
@@ -64,7 +63,7 @@ class Access:
         one = copy(self)
         one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
         one._asked = OneEndpoint(self.provider, place)
-        one.ethereum, one._locations = Ethereum(one._asked), None
+        one.ethereum = Ethereum(one._asked)
         one.singles = (one,)
         return one
 
@@ -84,7 +83,7 @@ class Access:
         """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
         if chain_id is not None and self.chain_id != chain_id:
             raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
-        for name in ("runs", "bonds", "court"):  # in this order: Runs is asked where the others are
+        for name in ("runs", "bonds", "court", "weights"):  # in this order: Runs is asked where the others are
             self.check_code(name.capitalize(), getattr(self, name).address)
         everyone: tuple[Access, ...] = (self, *self.singles)
         for one in everyone:
@@ -160,18 +159,18 @@ class Access:
     def court(self) -> Contract:
         return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
 
-    def ask_court(self) -> str:
-        """The address of Court that the endpoint names now."""
-        return str(self._read("finding Court", lambda: self.runs.functions.court().call()))
+    @cached_property
+    def weights(self) -> Contract:
+        return self._at("Weights", self._read("finding Weights", lambda: self.runs.functions.weights().call()))
 
-    @property
-    def locations(self) -> Contract | None:
-        """None where the contracts are older than Locations: their Court refuses the question."""
-        if self._locations is None:
-            with suppress(TransactionReverted):
-                found = self._read("finding Locations", lambda: self.court.functions.locations().call())
-                self._locations = self._at("Locations", found)
-        return self._locations
+    def ask_places(self) -> tuple[str, str]:
+        """The addresses of Court and Weights that the endpoint names now."""
+        court = str(self._read("finding Court", lambda: self.runs.functions.court().call()))
+        return court, str(self._read("finding Weights", lambda: self.runs.functions.weights().call()))
+
+    @cached_property
+    def locations(self) -> Contract:
+        return self._at("Locations", self._read("finding Locations", lambda: self.court.functions.locations().call()))
 
     @cached_property
     def token(self) -> Contract:
@@ -179,11 +178,11 @@ class Access:
 
     @cached_property
     def _topics(self) -> dict[tuple[str, bytes], EventType]:
-        contracts = (self.runs, self.bonds, self.court) if self._contract else ()
+        contracts = (self.runs, self.bonds, self.court, self.weights) if self._contract else ()
         return {(c.address.lower(), topic): event for c in contracts for topic, event in c.events.items()}
 
     def decode(self, entry: Log) -> Any:
-        """The event dataclass (events.py) of a raw log of Runs, Bonds or Court; None for anything else."""
+        """The event dataclass (events.py) of a raw log of Runs, Bonds, Court or Weights; None for anything else."""
         topics = entry["topics"]
         event = self._topics.get((entry["address"].lower(), data(topics[0]) if topics else b""))
         return event and from_log(event.name, event.arguments(entry))

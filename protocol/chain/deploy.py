@@ -40,6 +40,7 @@ class Deployment:
     runs: str
     bonds: str
     court: str
+    weights: str
     vouchers: str
     token: str
     block: int
@@ -94,7 +95,7 @@ def deploy_to(
 
 
 def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | None = None) -> Deployment:
-    """Deploys Runs (which brings Bonds), Court and Vouchers over `token`, or over a new development token.
+    """Deploys Runs (which brings Bonds and Weights), Court (which brings Locations) and Vouchers over `token`, or over a new development token.
 
     `withdrawal_delay` in seconds. With a sender whose journal outlives this process, the same call goes on where an earlier
     one stopped and deploys nothing twice; a Runs whose Court can never come, because the key did something else in between,
@@ -119,7 +120,14 @@ def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | Non
         vouchers = str(_create(sender, "Vouchers", attempt, runs.runs.address).contract)
         runs.check()
         return Deployment(
-            chain.chain_id, runs.runs.address, runs.bonds.address, runs.court.address, vouchers, token, sent.block
+            chain.chain_id,
+            runs.runs.address,
+            runs.bonds.address,
+            runs.court.address,
+            runs.weights.address,
+            vouchers,
+            token,
+            sent.block,
         )
     raise ChainError(
         f"something else keeps using the key of {sender.key.address} while the contracts are deployed",

@@ -22,10 +22,11 @@ _MANY = 1_000
 class LogReader:
     """Events of one run. Every answer is checked before anything of it is used."""
 
-    def __init__(self, chain: Chain, run: int, court: str | None = None) -> None:
-        """`court`: its address where that is known already."""
+    def __init__(self, chain: Chain, run: int, places: tuple[str, str] | None = None) -> None:
+        """`places`: the addresses of Court and Weights where those are known already."""
         self._chain = chain
-        self._decoder = Decoder(run, {chain.runs.address: "Runs", court or chain.court.address: "Court"})
+        court, weights = places or (chain.court.address, chain.weights.address)
+        self._decoder = Decoder(run, {chain.runs.address: "Runs", court: "Court", weights: "Weights"})
 
     def read(self, first: int, last: int, *, topics: tuple[Any, ...] = ()) -> list[Log]:
         """Events in blocks first … last, in order. `topics` narrow down what follows the run. Raises RpcUnavailable, also where
