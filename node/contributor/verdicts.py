@@ -47,7 +47,7 @@ class Verdicts:
     def __init__(
         self, connection: Connection, submissions: SubmissionLog, retry_seconds: float, clock: Clock = SYSTEM
     ) -> None:
-        self.mail = Mail(connection.key.address, connection.policy.trainer, clock)
+        self.mail = Mail(connection.key.address, connection.trainer, clock)
         self._c = connection
         self._submissions = submissions
         self._clock = clock

@@ -10,7 +10,7 @@ from typing import Any
 
 from eth_utils import keccak
 
-CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Weights", "Vouchers", "Locations")
+CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Policies", "Bench", "Weights", "Vouchers", "Locations")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from protocol.chain import events
@@ -223,8 +225,10 @@ class Entries:
             stage == Stage.NONE and any(place > since for place, _ in told[Appealed.__name__]),
             int(stage),
             any(each.convicted for _, each in settled),
+            hex(reduce(or_, (each.upheld for _, each in settled), 0)),
+            hex(reduce(or_, (each.cleared for _, each in settled), 0)),
         )
-        self._db.execute("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._db.execute("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     # ---- positions -----------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ CREATE INDEX IF NOT EXISTS events_by_subject ON events (kind, subject, number, b
 CREATE TABLE IF NOT EXISTS cases (
     seat TEXT NOT NULL, number INTEGER NOT NULL, position INTEGER NOT NULL, block INTEGER NOT NULL, challenger TEXT NOT NULL,
     hard INTEGER NOT NULL, appealed INTEGER NOT NULL, stage INTEGER NOT NULL, convicted INTEGER NOT NULL,
+    upheld TEXT NOT NULL, cleared TEXT NOT NULL,
     PRIMARY KEY (seat, number)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_cases ON cases (block) WHERE stage IN (0, 4);

@@ -45,7 +45,7 @@ class Calls(Access):
         return Call("withdrawing stake", self.bonds.functions.withdraw())
 
     def create(self, policy: Policy, spec_digest: bytes) -> Call:
-        return Call("creating the run", self.runs.functions.create(policy.as_tuple(), spec_digest))
+        return Call("creating the run", self.policies.functions.create(policy.as_tuple(), spec_digest))
 
     def fund(self, run: int, amount: int) -> Call:
         return Call("funding the run", self.runs.functions.fund(run, amount))
@@ -58,16 +58,16 @@ class Calls(Access):
         return Call(doing, self.locations.functions.locate(run, where))
 
     def approve_validator(self, run: int, validator: str, on: bool) -> Call:
-        return Call("approving the validator", self.court.functions.approve(run, validator, on))
+        return Call("approving the validator", self.bench.functions.approve(run, validator, on))
 
     def enlist(self, run: int, on: bool) -> Call:
-        return Call("taking the validator seat" if on else "leaving the seat", self.court.functions.enlist(run, on))
+        return Call("taking the validator seat" if on else "leaving the seat", self.bench.functions.enlist(run, on))
 
     def reinforce(self, run: int, amount: int) -> Call:
-        return Call("locking more stake", self.court.functions.reinforce(run, amount))
+        return Call("locking more stake", self.bench.functions.reinforce(run, amount))
 
     def release_validator(self, run: int, validator: str) -> Call:
-        return Call("freeing the seat's stake", self.court.functions.release(run, validator))
+        return Call("freeing the seat's stake", self.bench.functions.release(run, validator))
 
     def join(
         self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes, invite: bytes = b""

@@ -26,7 +26,7 @@ from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
-GAS = 16_000_000
+GAS = 26_000_000
 """Enough for all transactions of a deployment, head-room included."""
 
 DEVELOPMENT_SUPPLY = 10**9 * 10**18
@@ -40,7 +40,6 @@ class Deployment:
     runs: str
     bonds: str
     court: str
-    weights: str
     vouchers: str
     token: str
     block: int
@@ -95,7 +94,7 @@ def deploy_to(
 
 
 def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | None = None) -> Deployment:
-    """Deploys Runs (which brings Bonds and Weights), Court (which brings Locations) and Vouchers over `token`, or over a new development token.
+    """Deploys Runs (which brings Bench, Bonds and Weights), Court (which brings Policies and Locations) and Vouchers over `token`, or over a new development token.
 
     `withdrawal_delay` in seconds. With a sender whose journal outlives this process, the same call goes on where an earlier
     one stopped and deploys nothing twice; a Runs whose Court can never come, because the key did something else in between,
@@ -124,7 +123,6 @@ def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | Non
             runs.runs.address,
             runs.bonds.address,
             runs.court.address,
-            runs.weights.address,
             vouchers,
             token,
             sent.block,

@@ -87,7 +87,7 @@ class ChainReads(Access):
     def policy(self, run: int) -> Policy:
         """Raises ConfigError where there is no such run."""
         try:
-            return Policy(*self._call("reading the policy", self.court.functions.policy(run)))
+            return Policy(*self._call("reading the policy", self.policies.functions.policy(run)))
         except TransactionReverted as error:
             if error.reason != "NoSuchRun":
                 raise
@@ -96,10 +96,10 @@ class ChainReads(Access):
             ) from error
 
     def run_count(self) -> int:
-        return self._call("counting runs", self.runs.functions.count())
+        return self._call("counting runs", self.policies.functions.count())
 
     def spec_digest(self, run: int) -> bytes:
-        return bytes(self._call("reading the spec digest", self.runs.functions.specDigests(run)))
+        return bytes(self._call("reading the spec digest", self.policies.functions.specDigests(run)))
 
     def funds(self, run: int) -> Funds:
         return Funds(*self._call("reading the budget", self.runs.functions.funds(run)))
@@ -114,7 +114,9 @@ class ChainReads(Access):
         return Status(*self._call("reading the run", self.runs.functions.status(run)))
 
     def paused(self, run: int) -> bool:
-        return self._call("reading the pause", self.runs.functions.paused(run))
+        """Whether nothing is accepted any more."""
+        since = self.status(run).paused_from
+        return bool(since) and self.block().time >= since
 
     def published(self, run: int, *, at: int | None = None) -> int:
         """Versions published so far, or up to block `at`; the head is the one before."""
@@ -158,11 +160,11 @@ class ChainReads(Access):
 
     def validator(self, run: int, address: str, *, at: int | None = None) -> Validator:
         """A validator's seat, now or in block `at`."""
-        return Validator(*self._call("reading a validator", self.court.functions.validators(run, address), at))
+        return Validator(*self._call("reading a validator", self.bench.functions.validators(run, address), at))
 
     def seated_validators(self, run: int) -> int:
         """How many validators have a seat and no end of service in sight."""
-        return self._call("counting validators", self.court.functions.seated(run))
+        return self._call("counting validators", self.bench.functions.seated(run))
 
     def submission(self, run: int, ref: SubmissionRef) -> SubmissionState:
         return SubmissionState(
@@ -194,7 +196,7 @@ class ChainReads(Access):
 
     def bench_at(self, run: int, time: int) -> int:
         """How many validators are the bench of what is submitted at that block time."""
-        return self._call("counting a bench", self.court.functions.benchAt(run, time))
+        return self._call("counting a bench", self.bench.functions.benchAt(run, time))
 
     def offer_of(self, run: int, seat: str) -> Offer:
         return Offer(*self._call("reading an offer", self.runs.functions.offers(run, seat)))

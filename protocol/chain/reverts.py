@@ -24,6 +24,7 @@ HINTS = {
     "TooEarly": "wait until the deadline the contract names",
     "InvalidUnits": "the file claims no tokens, or more than the run's policy allows",
     "Unfunded": "the run's budget is spent; its owner can add to it with `murmur run fund`",
+    "StaleStep": "another version of the weights is current; the node moves on by itself",
     "WrongStep": "another version of the weights is current; the node moves on by itself",
     "WrongSequence": "the chain counts submissions; another process may work with the same key",
     "WrongBeacon": "the chain was reorganised; the node starts the step again by itself",

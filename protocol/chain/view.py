@@ -57,7 +57,7 @@ _SUBMISSION = (
     " FROM submissions s JOIN nodes n ON n.id = s.node JOIN blocks b ON b.number = s.block"
 )
 _EVENT = "SELECT e.position, e.kind, e.data, e.block, b.hash, e.log_index, e.tx FROM events e JOIN blocks b ON b.number = e.block"
-_CASE = "SELECT seat, number, position, block, challenger, hard, appealed, stage, convicted FROM cases"
+_CASE = "SELECT seat, number, position, block, challenger, hard, appealed, stage, convicted, upheld, cleared FROM cases"
 _IS_OPEN = f"stage IN ({int(Stage.NONE)}, {int(Stage.UNDECIDED)})"
 
 
@@ -114,6 +114,12 @@ class CaseEntry:
     """Whether it convicted the seat."""
     refs: tuple[SubmissionRef, ...]
     """In the order of the bits that stand for them."""
+    upheld: int
+    """Bits of those that were found false, by whichever of its votes."""
+    cleared: int
+
+    def is_upheld(self, ref: SubmissionRef) -> bool:
+        return ref in self.refs and bool(self.upheld >> self.refs.index(ref) & 1)
 
     @property
     def name(self) -> tuple[str, int]:
@@ -355,8 +361,7 @@ class View:
         """Cases that convicted, those opened last first, read one by one as they are asked for."""
         place: tuple[int, str, int] = (1 << 62, "", 0)
         where = (
-            "WHERE convicted AND (block, seat, number) < (?, ?, ?)"
-            " ORDER BY block DESC, seat DESC, number DESC LIMIT 1"
+            "WHERE convicted AND (block, seat, number) < (?, ?, ?) ORDER BY block DESC, seat DESC, number DESC LIMIT 1"
         )
         while found := self._cases(where, *place):
             yield found[0]
@@ -366,6 +371,10 @@ class View:
         """Whether a case convicted the node's seat: it is banned for good then, and what it had is gone."""
         query = "SELECT 1 FROM cases WHERE seat = ? AND convicted LIMIT 1"
         return self.row(query, (self.seat(node),)) is not None
+
+    def is_revoked(self, ref: SubmissionRef) -> bool:
+        """Whether a verdict on this very submission revoked it; a conviction of the seat for another one takes its pay as well."""
+        return any(case.is_upheld(ref) for case in self.cases_of(ref.submission_id(self.run)))
 
     def cases_of(self, id: bytes) -> list[CaseEntry]:
         """Cases that named a submission, oldest first."""
@@ -377,12 +386,13 @@ class View:
             return [self._case(row) for row in self.rows(f"{_CASE} {where}", values)]
 
     def _case(self, row: Any) -> CaseEntry:
-        seat, number, position, block, challenger, hard, appealed, stage, convicted = row
+        seat, number, position, block, challenger, hard, appealed, stage, convicted, upheld, cleared = row
         named: list[Challenged] = [event.data for event in self.events(Challenged, seat, number)]
         refs = tuple(SubmissionRef(c.node, c.step, c.sequence, c.root) for c in named)
         return CaseEntry(
-            seat, number, position, block, challenger, bool(hard), bool(appealed), Stage(stage), bool(convicted), refs
-        )
+            seat, number, position, block, challenger, bool(hard), bool(appealed), Stage(stage), bool(convicted), refs,
+            int(upheld, 16), int(cleared, 16),
+        )  # fmt: skip
 
     # ---- validators ----------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class _Field:
     """A run at work: four validators (challenger, co-signer, two jurors) and a node that keeps others' slots warm."""
 
     def __init__(self, anvil: Anvil) -> None:
-        self.world = World.fresh(anvil, co_signers=1, quorum=2, max_per_step=2 * _BATCH)
+        self.world = World.fresh(anvil, co_signers=1, max_per_step=2 * _BATCH)
         self.world.pretend_jury(0)
         self.validators = [Key.generate() for _ in range(4)]
         for validator in self.validators:

@@ -22,7 +22,7 @@ from swarm.anvil import Anvil
 
 TOKEN = 10**18
 DAY = 86_400
-_LEVELS_SLOT = 3  # of Court: mapping `_levels`
+_LEVELS_SLOT = 3  # of Bench: mapping `_levels`
 
 
 def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
@@ -60,7 +60,7 @@ class World:
     """Address of Vouchers."""
     senders: dict[str, Sender] = field(default_factory=dict)
     real: bool = False
-    """Whether a validator was seated: then Court counts those that are."""
+    """Whether a validator was seated: then Bench counts those that are."""
 
     @classmethod
     def fresh(cls, anvil: Anvil, spec_digest: bytes = b"\x07" * 32, **policy: object) -> World:
@@ -123,7 +123,7 @@ class World:
     def logs(self, first: int = 0, last: int | None = None) -> list[Event]:
         """Events of the contracts in blocks first … last, in order, decoded as those of receipts are: what books are held to."""
         chain = self.chain
-        addresses = [contract.address for contract in (chain.runs, chain.bonds, chain.court)]
+        addresses = [*chain.places, chain.bonds.address]
         until = "latest" if last is None else hex(last)
         entries = chain.ask("eth_getLogs", [{"address": addresses, "fromBlock": hex(first), "toBlock": until}])
         return [
@@ -133,15 +133,15 @@ class World:
         ]  # fmt: skip
 
     def pretend_jury(self, validators: int = 100) -> None:
-        """Has Court count seated validators where there are none: most tests publish without a whole jury at work.
+        """Has Bench count seated validators where there are none: most tests publish without a whole jury at work.
 
-        Of the first real one on (`seat_validator`) Court counts those, for they are who votes; `publish` pretends a jury for as
+        Of the first real one on (`seat_validator`) Bench counts those, for they are who votes; `publish` pretends a jury for as
         long as it takes."""
         self._set_levels((0, validators) if validators else None)
         assert self.chain.seated_validators(self.run) == validators
 
     def _set_levels(self, level: tuple[int, int] | None) -> None:
-        """Makes this (since, validators) the only entry of Court's count; None: there is none."""
+        """Makes this (since, validators) the only entry of Bench's count; None: there is none."""
         slot = keccak(encode(["uint256", "uint256"], [self.run, _LEVELS_SLOT]))
         self._store(slot, int(level is not None))
         if level is not None:
@@ -149,12 +149,14 @@ class World:
 
     def _store(self, slot: bytes, value: int) -> None:
         place, word = "0x" + slot.hex(), "0x" + value.to_bytes(32, "big").hex()
-        self.anvil.request("anvil_setStorageAt", self.chain.court.address, place, word)
+        self.anvil.request("anvil_setStorageAt", self.chain.bench.address, place, word)
 
     def _levels(self) -> tuple[bytes, int]:
-        """(slot, value) of the newest entry of Court's count."""
+        """(slot, value) of the newest entry of Bench's count."""
         slot = keccak(encode(["uint256", "uint256"], [self.run, _LEVELS_SLOT]))
-        ask = lambda place: int(self.anvil.request("eth_getStorageAt", self.chain.court.address, "0x" + place.hex(), "latest"), 16)  # noqa: E731
+        ask = lambda place: int(
+            self.anvil.request("eth_getStorageAt", self.chain.bench.address, "0x" + place.hex(), "latest"), 16
+        )  # noqa: E731
         newest = (int.from_bytes(keccak(slot), "big") + max(0, ask(slot) - 1)).to_bytes(32, "big")
         return newest, ask(newest)
 

@@ -16,8 +16,8 @@ from protocol.chain.endpoints import Endpoints
 from protocol.identity import Key
 from tests.clock import VirtualClock
 
-RUNS, COURT, BONDS, WEIGHTS = ("0x" + digit * 40 for digit in "abcd")
-_PLACES = {"Runs": RUNS, "Court": COURT, "Weights": WEIGHTS}
+RUNS, COURT, BONDS, WEIGHTS, POLICIES, BENCH = ("0x" + digit * 40 for digit in "abcdef")
+_PLACES = {"Runs": RUNS, "Court": COURT, "Policies": POLICIES, "Bench": BENCH, "Weights": WEIGHTS}
 RUN, CHAIN_ID = 1, 8_453
 NODE, VALIDATOR, STRANGER = (Key.from_secret(keccak(text=name)).address for name in ("node", "validator", "stranger"))
 _NOBODY = "0x" + "0" * 40
@@ -89,8 +89,9 @@ class FakeChain:
     def _call(self, data: str, at: int) -> str:
         if data.startswith(_selector("court()")):
             return _words(["address"], [COURT])
-        if data.startswith(_selector("weights()")):
-            return _words(["address"], [WEIGHTS])
+        for name, address in (("weights", WEIGHTS), ("policies", POLICIES), ("bench", BENCH)):
+            if data.startswith(_selector(f"{name}()")):
+                return _words(["address"], [address])
         if data.startswith(_selector("published(uint256)")):
             return _words(["uint32"], [self._count("Published", at)])
         if data.startswith(_selector("seats(uint256,address)")):
@@ -111,7 +112,7 @@ def submitted(sequence: int) -> tuple[str, str, tuple[Any, ...]]:
 
 
 def seated(validator: str) -> tuple[str, str, tuple[Any, ...]]:
-    return "Court", "ValidatorSeated", (validator, True, 0)
+    return "Bench", "ValidatorSeated", (validator, True, 0)
 
 
 def log_entry(of: dict[str, Any], index: int, contract: str, name: str, values: tuple[Any, ...]) -> dict[str, Any]:

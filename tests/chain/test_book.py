@@ -405,7 +405,7 @@ def test_a_process_killed_in_mid_sync_leaves_a_book_that_another_goes_on_with(wo
     book = Book(world.chain, world.run, path)
     book.poll()
     assert sequences(submissions_of(book, node.address, 0)) == list(range(12))
-    assert len(book.changes_since(0).events) == len(book.events(Published)) + 3  # run, money, seat
+    assert len(book.changes_since(0).events) == len(book.events(Published)) + 4  # run, money, seat, beacon
     book.close()
 
 

@@ -13,14 +13,13 @@ from protocol.chain.events import KINDS, Drawn, Emitted, Published, Redrawn, fie
 
 TOKEN_EVENTS = {"Approval", "Transfer", "EIP712DomainChanged"}
 STRUCTS = [
-    ("Court", "policy", types.Policy),
-    ("Court", "validators", types.Validator),
+    ("Policies", "policy", types.Policy),
+    ("Bench", "validators", types.Validator),
     ("Court", "cases", types.Case),
     ("Runs", "funds", types.Funds),
     ("Runs", "status", types.Status),
     ("Runs", "seats", types.Seat),
     ("Runs", "submissions", types.SubmissionState),
-    ("Runs", "offers", types.Offer),
     ("Court", "ballots", types.Ballot),
     ("Bonds", "accounts", types.Account),
 ]
@@ -44,7 +43,9 @@ def test_every_event_says_whom_it_is_about_by_fields_of_its_own(kind: type[Emitt
     types_of = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
     assert kind.SUBJECT == "" or types_of[kind.SUBJECT] == "ChecksumAddress"
     assert kind.NUMBER == "" or types_of[kind.NUMBER] == "int"
-    assert not kind.NUMBER or kind.SUBJECT or kind in (Published, Drawn, Redrawn), "a number without anybody finds versions only"
+    assert not kind.NUMBER or kind.SUBJECT or kind in (Published, Drawn, Redrawn), (
+        "a number without anybody finds versions only"
+    )
 
 
 @pytest.mark.parametrize("contract, function, kind", STRUCTS)

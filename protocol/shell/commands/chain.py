@@ -151,7 +151,7 @@ def _runs(chain: Chain) -> list[dict[str, Any]]:
         policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
         runs.append(
             {
-                "run": run, "owner": policy.owner, "trainer": policy.trainer, "head": head.step if head else None,
+                "run": run, "owner": policy.owner, "trainer": chain.trainer(run), "head": head.step if head else None,
                 "free": funds.free, "reserved": funds.reserved, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
             }
         )  # fmt: skip
