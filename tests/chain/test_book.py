@@ -188,7 +188,7 @@ def test_cases_are_told_with_all_that_was_brought_into_them(world: World) -> Non
     book.poll()
     case = book.case(node.address, 2)
     assert case is not None
-    assert (case.verdict, case.convicts, list(book.convictions())) == (Stage.UPHELD, True, [case])
+    assert (case.stage, case.convicts, list(book.convictions())) == (Stage.UPHELD, True, [case])
     assert book.is_convicted(node.address)
     assert case.position > cursor
     assert [c.number for c in book.open_cases(node.address)] == [1]
