@@ -154,9 +154,12 @@ class World:
     def _levels(self) -> tuple[bytes, int]:
         """(slot, value) of the newest entry of Bench's count."""
         slot = keccak(encode(["uint256", "uint256"], [self.run, _LEVELS_SLOT]))
-        ask = lambda place: int(
-            self.anvil.request("eth_getStorageAt", self.chain.bench.address, "0x" + place.hex(), "latest"), 16
-        )
+
+        def ask(place: bytes) -> int:
+            return int(
+                self.anvil.request("eth_getStorageAt", self.chain.bench.address, "0x" + place.hex(), "latest"), 16
+            )
+
         newest = (int.from_bytes(keccak(slot), "big") + max(0, ask(slot) - 1)).to_bytes(32, "big")
         return newest, ask(newest)
 
