@@ -173,7 +173,6 @@ class Seat:
     locked: int
     safe: int
     until: int
-    proven: int
     key: ChecksumAddress
     spent: int
     shut_until: int
@@ -200,12 +199,12 @@ class Seat:
 
 @dataclass(frozen=True)
 class Validator:
+    locked: int
+    at_risk: int
     approved: bool
     since: int
     until: int
     place: int
-    locked: int
-    at_risk: int
 
     @property
     def free(self) -> int:
@@ -236,15 +235,17 @@ class Case:
     submissions: int
     """How many it listed: they are bits 0 … submissions - 1 of every bitmap, in the order of their events."""
     ring: int
+    co_signer: ChecksumAddress
     bond: int
     hard: bool
     """Brought as hard; when it is closed: convicted."""
+    appellant: ChecksumAddress
+    jurors: int
+    keyed: bool
     again: bool
     """Challenged a second time, after a vote that decided nothing."""
-    keyed: bool
-    jurors: int
-    co_signer: ChecksumAddress
-    appellant: ChecksumAddress
+    parted: bool
+    """Whether some of its submissions are gone."""
     samples: int
     """Of a hard case: those found false; 0: none by itself, but the sums over the seat's work."""
     excused: int

@@ -87,7 +87,7 @@ class PolicyTable(Settings):
     """A challenger risks this many hundredths of a per cent of what its case withholds, where that is more than bond."""
     co_signers: int = Field(default=1, ge=0, le=1)
     """1: a hard challenge needs a second validator's signature; 0: it needs none."""
-    leverage: int = Field(default=10, ge=1, lt=2**16)
+    leverage: int = Field(default=10, ge=1, lt=2**8)
     """A proven seat's reward at risk of a verdict may be this many times its locked stake; that of a new one is at most its stake."""
     strikes: int = Field(default=10, ge=1, lt=256)
     """Rejected or skipped submissions within one window that suspend a seat."""

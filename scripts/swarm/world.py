@@ -29,7 +29,7 @@ def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
     policy = Policy(
         owner=owner.address, fee=TOKEN, trainer=trainer.address, reward=TOKEN // 100, gate="0x" + "0" * 40,  # type: ignore[arg-type]
         notice=60, grace=60, max_units=100_000, bond=10 * TOKEN, jury_fee=TOKEN, bond_bps=1000, finder_bps=2000, co_signers=0,
-        strikes=10, leverage=1000, window=DAY, appeal=3600, vote=3600, max_per_step=16, node_stake=100 * TOKEN,
+        strikes=10, leverage=200, window=DAY, appeal=3600, vote=3600, max_per_step=16, node_stake=100 * TOKEN,
         penalty=60 * TOKEN, validator_stake=500 * TOKEN, voucher_cap=10**6 * TOKEN,
     )  # fmt: skip
     return replace(policy, **changes)  # type: ignore[arg-type]
