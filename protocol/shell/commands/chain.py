@@ -131,6 +131,9 @@ def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, st
     if found["Runs"]["code"] == Code.SHIPPED:
         where: dict[str, str] = {
             "Bonds": chain.bonds.address,
+            "Policies": chain.policies.address,
+            "Bench": chain.bench.address,
+            "Weights": chain.weights.address,
             "Court": chain.court.address,
             "Token": chain.token.address,
         }
