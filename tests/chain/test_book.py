@@ -49,7 +49,7 @@ def test_it_holds_every_event_of_its_run_as_receipts_are_decoded(world: World, t
     refs = submitting(world, node, 0, 1, 2)
     world.sender(validator).send(world.chain.challenge(world.run, refs[:2], b"\x0e" * 32))
     world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    world.sender(juror).send(world.chain.vote(world.run, node.address, 1, False))
+    world.sender(juror).send(world.chain.vote(world.run, node.address, 1, 0, 0, bytes(32)))
     world.anvil.advance(DAY + DAY // 5 + 1)
     world.sender(operator).send(world.chain.claim(world.run, node.address))
     book = Book(world.chain, world.run, tmp_path / "chain.sqlite")
