@@ -10,7 +10,9 @@ from typing import Any
 
 from eth_utils import keccak
 
-CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Policies", "Bench", "Weights", "Vouchers", "Locations")
+CONTRACTS = (
+    "Token", "Bonds", "Bench", "Weights", "Signatures", "Runs", "Policies", "Court", "Vouchers", "Locations",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
