@@ -163,14 +163,8 @@ def _forms(contract: str) -> dict[str, _Form]:
                 texts += [place] if is_text else []
         words = None if any(read is None for _, read in plain) else tuple(plain)
         signature = f"{entry['name']}({','.join(map(_type, inputs))})"
-        found["0x" + keccak(text=signature).hex()] = _Form(
-            kind,
-            len(names),
-            tuple(indexed),
-            words,
-            tuple(types),
-            frozenset(texts),  # type: ignore[arg-type]
-        )
+        form = _Form(kind, len(names), tuple(indexed), words, tuple(types), frozenset(texts))  # type: ignore[arg-type]
+        found["0x" + keccak(text=signature).hex()] = form
     return found
 
 
