@@ -59,9 +59,9 @@ class Versions:
         relay, which others wait for; `progress` is called when a chunk has arrived."""
         self._connection = connection
         self.store = VersionStore(folder, connection.spec.versions_kept, pinned=connection.spec.versions_pinned)
-        policy, domain = connection.policy, connection.chain.domain
+        domain = connection.chain.domain
         self._client = Client(
-            self.store, domain, connection.run, policy.trainer, relays=relays, progress=lambda *_: progress()
+            self.store, domain, connection.run, connection.trainer, relays=relays, progress=lambda *_: progress()
         )
         self._look_up = sources or connection.sources
         self._head = head or (lambda: connection.chain.head(connection.run))
@@ -168,7 +168,12 @@ class Versions:
         """Fetches what the trainer has finished so far of version `step`, which it is still writing, until another thread fetches the
         version or this is stopped; False, soon, where there is nothing of it, or a delta will be cheaper. No version comes of it by
         itself. Raises Unavailable where the trainer gave it up, PreflightError where the disk is full."""
+        self._trust()
         return self._client.fetch_ahead(step, self._known_sources())
+
+    def _trust(self) -> None:
+        """The run's owner may have appointed another trainer."""
+        self._client.trainer, self._client.former = self._connection.trainer, self._connection.former_trainers
 
     def _known_sources(self) -> list[Source]:
         with self._mutex:
@@ -182,6 +187,7 @@ class Versions:
         while True:
             self._require_kept(publication)
             sources = self._known_sources()
+            self._trust()
             try:
                 self._client.fetch(publication.step, publication.manifest, sources, seconds)
                 return

@@ -8,11 +8,12 @@ the receipt is the challenge's evidence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from eth_utils import is_checksum_address
+from eth_utils import is_checksum_address, keccak
 
 from protocol import canonical, statistics
 from protocol.constants import PROTOCOL_VERSION, RECEIPT_BYTES_MAX, SAMPLES_MAX
@@ -192,6 +193,15 @@ class Receipt:
         receipt = cls(details, str(value["validator"]), signature)
         _message(details).require(signature, domain, receipt.validator, "receipt")  # type: ignore[arg-type]
         return receipt
+
+
+def evidence_of(receipts: Sequence[Receipt], domain: Domain) -> bytes:
+    """The 32 bytes that stand for receipts on chain, in a challenge or a vote: the EIP-712 digest of one, keccak256 of the digests of
+    several, in order; zeros for none."""
+    digests = [receipt.evidence(domain) for receipt in receipts]
+    if len(digests) > 1:
+        return keccak(b"".join(digests))
+    return digests[0] if digests else bytes(32)
 
 
 def _is_digest(text: Any) -> bool:

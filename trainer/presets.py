@@ -161,18 +161,17 @@ origin_port = 8451               # for weights: open both to nodes, validators a
 """
 _ALONE = """\
 window = 600                     # a submission may be challenged; after 1.0 to 1.2 windows its reward can be claimed
-appeal = 0                       # no appeals: one validator is enough. Else quorum + challenger + co-signer must be seated
+appeal = 0                       # no appeals: one validator is enough. Else challenger, co-signer and a juror must be seated
 vote = 0
 co_signers = 0
 """
 _IN_PUBLIC = """\
 window = 86400                   # a submission may be challenged; after 1.0 to 1.2 windows its reward can be claimed
-appeal = 43200                   # a node may appeal; nothing is published before quorum + challenger + co-signer are seated
+appeal = 43200                   # a node may appeal; nothing is published before three validators are seated; five bear one that lies
 vote = 43200                     # validators vote on it
 co_signers = 1                   # a second validator signs hard verdicts
 """
 _MONEY = """\
-quorum = 2                       # votes that decide an appeal
 grace = {grace:<25}# old weights still take work: longer than the longest rollout
 notice = {notice:<24}# from pause, ban or defund to its effect
 max_units = {max_units:<21}# completion tokens of one submission
@@ -180,12 +179,15 @@ max_per_step = 16                # submissions of a seat for one step
 node_stake = "100"               # at least penalty + bond + strikes × fee
 validator_stake = "500"
 penalty = "60"                   # slashed on a hard verdict
-bond = "10"                      # at risk in a case
+bond = "10"                      # least at risk in a case
+bond_bps = 1000                  # or 10 % of what the case withholds
+jury_fee = "1"                   # pay of a jury, for each submission of an appealed case
+voucher_cap = "100000"           # most that the trainer's vouchers pay in a window
 fee = "1"                        # for a strike, to the challenger
 strikes = 10                     # that suspend a seat
 finder_bps = 2000                # 20 % of a slash are the finder's
 reward = {reward:<24}# per completion token
-leverage = 10                    # the reward at risk of a verdict may be this many times the stake
+leverage = 10                    # a proven seat's reward at risk of a verdict may be this many times its stake
 """
 _CALIBRATION = 'calibration = "calibration.json"'
 _TO_MAKE = (

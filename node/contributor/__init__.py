@@ -1,6 +1,7 @@
 """The contributor: generates, proves, commits, uploads, defends itself.
 
 main.py        the console script `node`               worker.py          the loop
+beacons.py     what all work on a version derives from
 workbench.py   engine, weights, judging                 generation.py      one rollout file
 delivery.py    commitment and upload                    defence.py         appeals
 verdicts.py    what validators said                     failures.py        what ends the node, what is tried again

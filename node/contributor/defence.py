@@ -2,7 +2,9 @@
 
 Every case is answered by itself: several may be open about the same submission. The bond of an appeal comes out of what the seat has
 locked, so no money is needed at hand. Silence convicts; what this node itself finds false is left to its operator
-(`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible.
+(`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible. What the key's lost appeals cost comes out of the
+seat's penalty; once that is spent, appeals are the operator's alone. A case whose vote found no majority in time keeps the seat's units until
+somebody settles it: where its challenger does not, this node does.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from node.engine import memory
 from node.judging.candidate import uncovered
 from protocol.calibration_notice import in_force
 from protocol.chain import Sender, cases
-from protocol.chain.types import Case, Seat
+from protocol.chain.types import Case, Seat, Stage
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError, TransactionReverted, Unavailable
+from protocol.errors import InsufficientFunds, MurmurationError, TransactionReverted, Unavailable
 from protocol.notice_book import NoticeBook
 from protocol.retry import Backoff
 from protocol.shell import machine
@@ -28,6 +30,7 @@ from protocol.verdict import HISTORY, Finding, Outcome, Receipt
 
 log = logging.getLogger("node")
 
+_SETTLE_SECONDS = 600  # of block time, after which a case that others left lying is settled from here
 _REFUSED_SECONDS = 60.0  # until an appeal that the contract refused is tried again: perhaps that endpoint lagged
 
 
@@ -49,19 +52,24 @@ class Defence:
         self._sender = sender
         self._judge = judge
         self._notices = notices
-        self._done: set[int] = set()
+        self._done: set[tuple[int, Stage, bool]] = set()
         self._backoff = Backoff(retry_seconds, clock=clock)
 
     def turn(self, seat: Seat) -> None:
         """Answers the seat's open cases, newest first."""
         name = self._c.chain.seat_name(self._c.run, self._c.key.address)
-        for number, case in cases.unanswered(self._c.chain, self._c.run, name, seat):
-            if number in self._done or number in self._backoff or self._c.block_time() >= case.deadline:
+        for number, case in cases.still_open(self._c.chain, self._c.run, name, seat):
+            deed = (number, case.stage, case.again)
+            if deed in self._done or number in self._backoff:
                 continue
             try:
-                self._answer(name, number, case)
+                if case.stage != Stage.OPEN:
+                    self._settle(name, number, case)
+                elif self._c.block_time() < case.deadline:
+                    self._answer(name, number, case, seat)
+                    self._done.add(deed)
             except Exception as error:  # the supervisor of one case: the others, and the work, go on
-                refused = isinstance(error, TransactionReverted)
+                refused = isinstance(error, TransactionReverted | InsufficientFunds)
                 if machine.trouble(error) or (isinstance(error, MurmurationError) and is_fatal(error) and not refused):
                     raise
                 why = memory.exhausted(error) or error
@@ -74,16 +82,35 @@ class Defence:
                 else:
                     self._backoff.failed(number)
 
-    def _answer(self, name: str, number: int, case: Case) -> None:
-        """Appeals unless every submission of the case is found false: jurors throw a case out that has one submission which passes."""
+    def _settle(self, name: str, number: int, case: Case) -> None:
+        """Ends the stage of a case that waits for votes or for another challenger no more. (One that nobody has appealed would convict.)"""
+        if self._c.block_time() < case.deadline + _SETTLE_SECONDS:
+            return
+        call = self._c.chain.settle(self._c.run, name, number)
+        self._sender.send(call, name=f"settle/{name}/{number}/{case.stage.name.lower()}/{case.again:d}")
+        log.info("settled case %d against this seat, which others had left lying", number)
+
+    def _answer(self, name: str, number: int, case: Case, seat: Seat) -> None:
+        """Appeals unless every submission of the case is found false: jurors say of each whether it is."""
+        if not self._may_appeal(seat):
+            log.error(
+                "case %d against this seat: its key has no penalty left to appeal with; its operator may: node appeal",
+                number,
+            )
+            return
         refs = cases.submissions(self._c.chain, self._c.run, name, number, case)
         reason = self._against(refs, case)
         if reason:
             log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
         else:
-            self._sender.send(self._c.chain.appeal(self._c.run, name, number), name=f"appeal/{name}/{number}")
+            call = self._c.chain.appeal(self._c.run, name, number)
+            self._sender.send(call, name=f"appeal/{name}/{number}/{case.again:d}")
             log.warning("appealed case %d about %d submissions: judged again, they do not all fail", number, len(refs))
-        self._done.add(number)
+
+    def _may_appeal(self, seat: Seat) -> bool:
+        """Whether this key can still lose an appeal (Court.appeal)."""
+        is_operator = seat.operator == self._c.key.address
+        return seat.locked > 0 and (is_operator or seat.spent < self._c.policy.penalty)
 
     def _against(self, refs: Sequence[SubmissionRef], case: Case) -> str:
         """Why the node stands by none of these submissions; empty where it stands by one. Raises what keeps it from finding out."""

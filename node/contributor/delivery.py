@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from node.contributor import submission_log
@@ -42,23 +42,30 @@ class Delivery:
         self._rollouts = rollouts
         self._say = say
 
-    def commit(self, made: Made, beacon: bytes) -> MurmurationError | None:
-        """Commits to a file on chain. Returns the refusal where it was not taken; then it is given up.
+    def commit(self, files: Sequence[Made], beacon: bytes) -> MurmurationError | None:
+        """Commits to files of one version on chain, whose sequence numbers follow each other, in one transaction. Returns the refusal where
+        they were not taken; then they are given up.
 
-        Raises what leaves open whether it will be: it stays noted, and `deliver_all` finds out.
+        Raises what leaves open whether they will be: they stay noted, and `deliver_all` finds out.
         """
-        submission_id = made.ref.submission_id(self._c.run)
-        self._submissions.add(made.ref, submission_id, made.units, self._c.block_time())
+        run, now = self._c.run, self._c.block_time()
+        ids = [made.ref.submission_id(run) for made in files]
+        for made, submission_id in zip(files, ids, strict=True):
+            self._submissions.add(made.ref, submission_id, made.units, now)
         try:
-            call = self._c.chain.submit(self._c.run, made.ref, made.units, beacon)
-            self._sender.send(call, name=f"submit/{submission_id.hex()}")
+            if len(files) == 1:
+                call = self._c.chain.submit(run, files[0].ref, files[0].units, beacon)
+            else:
+                call = self._c.chain.submit_many(run, [m.ref for m in files], [m.units for m in files], beacon)
+            self._sender.send(call, name=f"submit/{ids[0].hex()}" + (f"/{len(ids)}" if len(ids) > 1 else ""))
         except (TransactionReverted, InsufficientFunds) as error:
-            found = self._c.chain.submission(self._c.run, made.ref)
-            if found.time:  # an earlier attempt was taken after all
+            if self._c.chain.submission(run, files[0].ref).time:  # an earlier attempt was taken after all
                 return None
-            self._give_up(submission_id, made.path)
+            for made, submission_id in zip(files, ids, strict=True):
+                self._give_up(submission_id, made.path)
             return error
-        self._submissions.advance(submission_id, submission_log.COMMITTED)
+        for submission_id in ids:
+            self._submissions.advance(submission_id, submission_log.COMMITTED)
         return None
 
     def deliver_all(self, head: Publication | None) -> bool:
@@ -122,7 +129,7 @@ class Delivery:
         """Uploads a committed file. False when it is to be tried again; raises Unavailable while the hub is."""
         ref, submission_id = submission.ref, submission.id
         try:
-            stored = self._c.hub.upload(submission_id, ref.root, path, self._c.policy.trainer)
+            stored = self._c.hub.upload(submission_id, ref.root, path, self._c.trainer)
         except Refused as error:
             log.warning("the hub refused step %d, sequence %d: %s", ref.step, ref.sequence, error)
             if error.may_pass and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:

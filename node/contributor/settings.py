@@ -18,6 +18,9 @@ class WorkSettings(Settings):
 
     self_check_share: float = Field(default=0.1, ge=0, le=1)
     """Share of samples whose proofs and sampling the node re-checks by its own prefill before it commits."""
+    commit_seconds: float = Field(default=10.0, ge=0)
+    """How long a finished file may wait for others of its version, to be committed in one transaction: that costs a third of the gas of each. A
+    machine that takes longer for one file commits each at once; 0: every machine does."""
     retry_seconds: float = Field(default=5.0, gt=0)
     """Pause after a peer or endpoint failed."""
     only_wanted: bool = True

@@ -148,7 +148,7 @@ def _add_sources(found: Survey, connection: Connection, say: Say) -> None:
 
 def _tried(found: Survey, connection: Connection, source: Source, head: Publication) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": source.name, "url": source.url, "relay": source.is_relay}
-    domain, trainer = connection.chain.domain, connection.policy.trainer
+    domain, trainer = connection.chain.domain, connection.trainer
     taster = Taster(source, Expected(connection.run, head.step, head.manifest, trainer, domain, ManifestLimits()))
     try:
         manifest = taster.manifest()

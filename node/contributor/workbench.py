@@ -159,7 +159,7 @@ class Workbench:
         if not path.exists():
             return available.missing(self._c.spec.upload_grace_seconds)
         publication = self._c.chain.publication(self._c.run, ref.step)
-        if not publication.block:
+        if not publication.block or not publication.is_drawn:  # it was drawn before anything of it was submitted
             raise Unavailable(f"the endpoint does not know the publication of step {ref.step}: it lags")
         try:
             hardware = self.context.sandbox.read(path).file.header.hardware  # the seat's class may have changed since

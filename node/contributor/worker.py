@@ -15,6 +15,7 @@ from functools import partial
 
 from node.contributor import submission_log
 from node.contributor.alone import Alone, last_place
+from node.contributor.beacons import Beacons
 from node.contributor.challenged import ChallengedSeat
 from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
@@ -57,6 +58,8 @@ _AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the 
 _TRIES = 3  # at work that an environment does not repeat
 _MOVED_ON = (
     "WrongStep",
+    "StaleStep",
+    "BeaconPending",
     "WrongBeacon",
     "WrongSequence",
     "SeatTooYoung",
@@ -111,6 +114,11 @@ class Worker:
         self._workbench = Workbench(connection, home.data, engine, share, self._say, progress, clock)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         bench, notices = self._workbench, self._workbench.notices
+        self._beacons = Beacons(connection, sender)
+        self._together = settings.commit_seconds
+        self._made: list[Made] = []  # checked, and not committed yet: of one version, in order
+        self._made_at = 0.0  # when the first of them was
+        self._took = 0.0  # seconds for the last one
         self._defence = Defence(connection, self.submissions, sender, bench.judge_again, retry, clock, notices=notices)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock, notices=notices)
         answers = settings.answer_matrix_challenges
@@ -137,6 +145,8 @@ class Worker:
             try:
                 while not self._stop.is_set():
                     self._try_turn()
+                if self._made:
+                    self._commit(None)
             except Exception:
                 self._delivery.deliver_rest()
                 raise
@@ -164,7 +174,7 @@ class Worker:
             self._progress()
 
     def _turn(self) -> None:
-        """At most one submission; where there is nothing to do, a pause."""
+        """At most one submission; where there is nothing to do, a pause. What was made before is committed first, where it cannot wait."""
         seat = self._seat()
         if seat.open_cases:
             self._defence.turn(seat)
@@ -172,8 +182,14 @@ class Worker:
         self._seat_class.require(seat.hardware)
         head = self._c.chain.head(self._c.run)
         is_delivered = self._delivery.deliver_all(head)
-        sequence = self._next_sequence(seat, head) if is_delivered else None
-        if head is None or sequence is None:
+        if self._made and (head is None or head.step != self._made[0].place.step):
+            self._commit(head)
+        beacon = None if head is None else self._beacons.of(head)
+        sequence = self._next_sequence(seat, head, beacon) if is_delivered else None
+        if (head is None or sequence is None or beacon is None) and self._made:
+            self._commit(head)
+            return
+        if head is None or sequence is None or beacon is None:
             self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=is_delivered)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
@@ -181,11 +197,14 @@ class Worker:
         if self._workbench.load(head):
             self._tidy(seat)
         reason = "" if self._demand is None else self._demand.reason_to_wait(head)
+        if reason and self._made:
+            self._commit(head)
+            return
         if reason:
             self._say("waiting", reason=reason, step=head.step)
             self._news.wait(self._stop, self._c.settings.poll_seconds)
             return
-        self._submit(head, Place(self._address, head.step, sequence, head.beacon, seat.hardware))
+        self._submit(head, Place(self._address, head.step, sequence, beacon, seat.hardware))
 
     def _tidy(self, seat: Seat) -> None:
         """Forgets what can neither be disputed nor claimed for any more; while a case is open, nothing."""
@@ -210,16 +229,18 @@ class Worker:
             )
         return seat
 
-    def _next_sequence(self, seat: Seat, head: Publication | None) -> int | None:
+    def _next_sequence(self, seat: Seat, head: Publication | None, beacon: bytes | None) -> int | None:
         """The next sequence for the head, or None (said to the status) when there is nothing to do for it."""
         if head is None:
             self._say("waiting", reason="no weights are published yet")
             return None
         sequence = seat.next_sequence(head.step)
+        sequence = None if sequence is None else sequence + len(self._made)
+        units = sum(made.units for made in self._made) + self._most_units
         reason, now = "", self._c.block_time()
         suspended = seat.suspended_until(self._c.policy, now)
-        if seat.open_hard:
-            reason = "a hard case is open against this seat"
+        if seat.is_shut(now):
+            reason = f"a hard case is open against this seat; it works again in {duration(seat.shut_until - now)}"
         elif suspended is not None:
             reason = f"suspended for {duration(suspended - now)} more, after {seat.strikes} rejected submissions"
         elif self._c.chain.paused(self._c.run):
@@ -228,9 +249,11 @@ class Worker:
             reason = "the seat works from the next version on"
         elif sequence is None or sequence >= self._c.policy.max_per_step:
             reason = "done for this version; waiting for the next one"
-        elif self._at_risk + self._most_units > seat.most:
+        elif beacon is None:
+            reason = "the beacon of this version is made of a block that is still to come"
+        elif self._at_risk + units > seat.most:
             reason = "unclaimed rewards are all that the stake answers for; `node claim`, or wait until they mature"
-        elif not self._can_be_paid(self._most_units):
+        elif not self._can_be_paid(units):
             reason = "the run's budget cannot pay another submission; its owner can add to it"
         if reason:
             self._say("waiting", reason=reason, step=head.step)
@@ -261,16 +284,29 @@ class Worker:
         _TOKENS.add(made.units)
         self._say("checking", **at)
         self._check(made)
-        self._say("submitting", **at)
+        self._took = self._clock.monotonic() - began
+        if not self._made:
+            self._made_at = self._clock.monotonic()
+        self._made.append(made)
+        if (
+            self._clock.monotonic() - self._made_at + self._took > self._together
+        ):  # the next one would keep it waiting for longer
+            self._commit(head)
+
+    def _commit(self, head: Publication | None) -> None:
+        """Commits what was made, and uploads it."""
+        made, self._made = self._made, []
+        place = made[0].place
+        self._say("submitting", step=place.step, sequence=place.sequence)
         with self._stop.finish_first():
-            with about(made.ref.submission_id(self._c.run)):
-                refusal = self._delivery.commit(made, head.beacon)
+            with about(made[0].ref.submission_id(self._c.run)):
+                refusal = self._delivery.commit(made, place.beacon)
                 if refusal is not None:
-                    self._require_bearable(refusal, made.units)
+                    self._require_bearable(refusal, sum(each.units for each in made))
                     log.info("step %d, sequence %d was not taken: %s", place.step, place.sequence, refusal)
             if self._demand is not None:
-                self._demand.took(self._clock.monotonic() - began)
-            self._delivery.deliver_all(head)
+                self._demand.took(self._took)
+            self._delivery.deliver_all(head if head is not None else self._c.chain.head(self._c.run))
 
     def _check(self, made: Made) -> None:
         """Raises NotRepeated the first times that an environment says something else when it is asked again. What says so each time is

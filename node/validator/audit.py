@@ -11,15 +11,35 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from protocol import prefill_sampling
+from protocol.chain.events import Voted
 from protocol.chain.view import View
 from protocol.errors import HashMismatch, Oversized, ProtocolViolation
 from protocol.runspec import RunSpec
 from protocol.shell.connection import Connection
-from protocol.verdict import Details, Outcome, Receipt
+from protocol.signing import Domain
+from protocol.verdict import Details, Outcome, Receipt, evidence_of
 
 log = logging.getLogger("validator")
+
+_LEFT_OUT_MOST = 12  # receipts of which parts are tried too: 2¹² digests at the most
+
+
+@dataclass
+class Votes:
+    """What one juror's votes show."""
+
+    votes: int = 0
+    """On cases that are over."""
+    kept: int = 0
+    """Whose receipts are at the hub, hash to what the vote said, and agree with it."""
+    otherwise: list[str] = field(default_factory=list)
+    """Where the juror's first word on a submission was another than its vote; a look at all samples may find more than one at some."""
+    missing: list[str] = field(default_factory=list)
+    """Where receipts are missing or do not hash to what the vote said."""
+
 
 UNSEEN_MOST = 1 << 14
 """Receipts that a hub may list of submissions newer than the blocks that were read: these lie some confirmations behind."""
@@ -75,6 +95,41 @@ def audit(receipts: Iterable[Receipt], view: View, spec: RunSpec, window: int) -
         validator: _audit(sorted(details_of[validator], key=lambda d: d.time), view, spec, window)
         for validator in sorted(details_of)
     }
+
+
+def audit_votes(receipts: Iterable[Receipt], view: View, domain: Domain) -> dict[str, Votes]:
+    """By juror: whether the receipts that its votes stand on were handed over after the close (node/validator/jury.py)."""
+    said: dict[tuple[str, bytes], Receipt] = {}
+    for receipt in receipts:
+        said.setdefault((receipt.validator, receipt.submission), receipt)
+    found: dict[str, Votes] = defaultdict(Votes)
+    for event in view.events(Voted):
+        vote: Voted = event.data
+        case = view.case(vote.seat, vote.number)
+        if case is None or case.is_open:
+            continue
+        one, name = found[vote.validator], f"case {vote.number} against {vote.seat}"
+        one.votes += 1
+        own = [said.get((vote.validator, ref.submission_id(view.run))) for ref in case.refs]
+        bits = [bool(vote.found_false >> i & 1) for i in range(len(own))]
+        if any(r is not None and (r.outcome != Outcome.ACCEPT) != bit for r, bit in zip(own, bits, strict=True)):
+            one.otherwise.append(name)
+        elif _replays(vote.receipts, [r for r in own if r is not None], domain):
+            one.kept += 1
+        else:
+            one.missing.append(name)
+    return dict(found)
+
+
+def _replays(digest: bytes, receipts: list[Receipt], domain: Domain) -> bool:
+    """Whether these are what a vote said; a juror leaves out submissions that it did not know, and of those that had left the case it need
+    not have spoken."""
+    if evidence_of(receipts, domain) == digest:
+        return True
+    many = len(receipts)
+    return many <= _LEFT_OUT_MOST and any(
+        evidence_of(list(part), domain) == digest for size in range(1, many) for part in combinations(receipts, size)
+    )
 
 
 def _audit(details: list[Details], view: View, spec: RunSpec, window: int) -> Audited:

@@ -81,7 +81,7 @@ class Bench:
         return Commitment(
             submission.ref,
             submission.units,
-            self._published(submission.step).beacon,
+            self._beacon(submission.step),
             self._hardware(submission),
             submission.block_hash,
             self._book.repeats(submission),
@@ -109,6 +109,12 @@ class Bench:
             raise Unavailable(f"the publication of step {step} is not in the book yet")
         published: Published = found.data
         return published
+
+    def _beacon(self, step: int) -> bytes:
+        found = self._book.beacon(step)
+        if found is None:
+            raise Unavailable(f"the beacon of step {step} is not in the book yet")
+        return found
 
     def _head(self) -> Version | None:
         newest = self._book.newest_publication()

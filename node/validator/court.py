@@ -11,6 +11,14 @@ The end of the window alone is not waited for.
 
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
 
+A soft case lists the submissions of one seat with the most at stake first, and no more than what this validator's lock covers: the bond grows
+with what a case withholds. What stands on the seat's sums, or on bits that not every machine computes, goes into a case of its own, for a juror may
+know nothing of it.
+
+No case of somebody else's closes a hard finding: its challenger may be the seat's friend, and may have named rows that are good. While it is open this
+one waits, for a conviction takes the submission as well; what is lost, undecided or softened leaves the way open. After a conviction a submission is
+accused once more where somebody vouched for rows that no conviction names.
+
 A case is read, settled and closed once, however many submissions it lists, and is not looked at before its deadline unless
 something was heard of it. All waits but those after a failure are in block time.
 """
@@ -21,27 +29,27 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from eth_utils import keccak
-
+from node.judging.bitwise import OTHER_BITS
 from node.judging.history import NOWHERE
 from node.validator import judgement_log as states
 from node.validator.judgement_log import CaseName, Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
 from protocol import metrics
 from protocol.chain import Sender
-from protocol.chain.events import Challenged
+from protocol.chain.events import Challenged, Impeached, Settled
 from protocol.chain.sender import Sent
 from protocol.chain.sync import Book
-from protocol.chain.types import Case
+from protocol.chain.types import Case, Stage
+from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub.wire import Refused
 from protocol.retry import Backoff
 from protocol.shell.connection import Connection
-from protocol.signing import Domain
-from protocol.verdict import Details, Outcome, Receipt
+from protocol.shell.money import tokens
+from protocol.verdict import HISTORY, Details, Outcome, Receipt, evidence_of
 
 log = logging.getLogger("validator")
 
@@ -209,18 +217,20 @@ class Court:
 
     # ---- chain ---------------------------------------------------------------------------------------------------------
 
-    def challenge(self, now: int) -> None:
-        """Takes to court what is to be challenged, the gravest first; `now` in block time."""
+    def challenge(self, now: int, receipts: ReceiptsOf) -> None:
+        """Takes to court what is to be challenged, the gravest first; `now` in block time. `receipts`: what validators have said, also
+        those who have left since."""
         for judgement in self._log.decided(Outcome.HARD):
             if judgement.submission not in self._refused_on_chain:
-                self._bring([judgement], now, self._accuse, judgement.submission)
+                accuse = partial(self._accuse, receipts=receipts)
+                self._bring([judgement], now, accuse, judgement.submission)
         ripe = self._log.decided_nodes(Outcome.SOFT, int(now - self._settings.batch_seconds))
         late = (
             each for each in self._log.decided(Outcome.SOFT) if self._left(each, now) < self._settings.batch_seconds
         )
         for node in dict.fromkeys([*ripe, *(self._receipt(each).details.node for each in late)]):
             if node not in self._refused_on_chain:
-                self._bring(self._log.decided_of(node, Outcome.SOFT, _SUBMISSIONS_MOST), now, self._challenge, node)
+                self._bring(self._of_one_kind(node), now, self._challenge, node)
 
     def _bring(
         self,
@@ -241,6 +251,7 @@ class Court:
             if not judgements:
                 return
             self._book.poll()  # a case that somebody else has just opened may spare this one
+            judgements = judgements if self._poor.left() else self._covered(judgements)
             state, case = (states.DECIDED, None) if self._poor.left() else to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
@@ -256,6 +267,29 @@ class Court:
             self._refused_on_chain.failed(key)
         else:
             self._log.put(*(_in_case(judgement, state, case) for judgement in judgements))
+
+    def _of_one_kind(self, node: str) -> list[Judgement]:
+        """What is to be challenged of one node's, with the most at stake first: what any juror finds by itself, and the rest later."""
+        found = self._log.decided_of(node, Outcome.SOFT, _SUBMISSIONS_MOST)
+        plain = [judgement for judgement in found if not _needs_more(self._receipt(judgement))]
+        return plain or found
+
+    def _covered(self, judgements: list[Judgement]) -> list[Judgement]:
+        """As many of them, from the first on, as this validator's lock covers the bond for. Raises InsufficientFunds where it covers none."""
+        policy = self._c.policy
+        if not policy.appeal:
+            return judgements
+        free, units = self._c.chain.validator(self._c.run, self._address).free, 0
+        for many, judgement in enumerate(judgements):
+            units += judgement.units
+            if policy.bond_for(units) > free:
+                if not many:
+                    raise InsufficientFunds(
+                        f"a case about {units} units puts {tokens(policy.bond_for(units))} at risk, and {tokens(free)} of the seat's lock are free",
+                        hint="murmur validator reinforce locks more of your stake",
+                    )
+                return judgements[:many]
+        return judgements
 
     def _took_up(self, judgement: Judgement) -> bool:
         """Whether this validator has a case about the submission, which a crash kept it from noting; now it is noted.
@@ -291,28 +325,28 @@ class Court:
             return states.DECIDED if first.outcome == Outcome.HARD else states.CLOSED
         return states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
 
-    def _accuse(self, judgements: list[Judgement], now: int) -> Brought:
+    def _accuse(self, judgements: list[Judgement], now: int, *, receipts: ReceiptsOf) -> Brought:
         """Accuses the author of one submission."""
         (judgement,) = judgements
         receipt, run, chain, book = self._receipt(judgement), self._c.run, self._c.chain, self._book
         ref, submission = receipt.details.ref, book.submission(judgement.submission)
-        cases = book.cases_of(judgement.submission)
         left = (judgement.judged_at if submission is None else book.time(submission)) + self._c.policy.window - now
-        if (
-            book.is_convicted(ref.node)
-            or left <= 0
-            or (cases and cases[-1].hard and self._names_as_much(receipt, cases[-1].name))
-        ):
+        if left <= 0:
             return states.CLOSED, None
         if submission is None:
             return states.DECIDED, None  # a reorg took the commitment: it may come back
-        is_accused = any(
-            case.hard and self._names_as_much(receipt, case.name) for case in book.open_cases(book.seat(ref.node))
-        )
-        if is_accused and left > self._c.policy.window / _LAST_PART:
-            return states.DECIDED, None  # that case takes this submission as well, unless it is cleared
-        second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
-        call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
+        second = None if judgement.second is None else self._parse(judgement.second)
+        if book.is_convicted(ref.node):
+            if not self._has_false_accepts(receipt, second, receipts):
+                return states.CLOSED, None
+        elif any(self._is_served_by(receipt, each.name) for each in book.cases_of(judgement.submission) if each.hard):
+            return states.CLOSED, None
+        elif left > self._c.policy.window / _LAST_PART and any(
+            each.hard and self._names_as_much(receipt, each.name) for each in book.open_cases(book.seat(ref.node))
+        ):
+            return states.DECIDED, None  # that case takes this submission as well, unless it is lost
+        named = _NOBODY if second is None else second.on_chain()
+        call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), named)
         sent = self._sender.send(call, name=f"accuse/{judgement.submission.hex()}")
         _CASES.add(event="accused")
         log.warning("accused %s: rule %s", receipt.details.submission[:12], receipt.details.rule)
@@ -322,6 +356,29 @@ class Court:
         """Whether a hard case names rows where this receipt does. One about the seat's sums names none, and nobody could be impeached by it."""
         return receipt.samples == NOWHERE or self._case(name).samples != NOWHERE
 
+    def _is_served_by(self, receipt: Receipt, name: CaseName) -> bool:
+        """Whether this validator's own verdict stands in an open case, by another's hand."""
+        case = self._case(name)
+        return not case.stage.closed and case.co_signer == self._address and self._names_as_much(receipt, name)
+
+    def _has_false_accepts(self, receipt: Receipt, second: Receipt | None, receipts: ReceiptsOf) -> bool:
+        """Whether somebody vouched for rows that are false and that no conviction names, and has not lost a bond for this submission."""
+        submission, named = (
+            receipt.submission,
+            receipt.samples & (receipt.samples if second is None else second.samples),
+        )
+        for case in self._book.cases_of(submission):
+            if case.convicts and case.hard:
+                named &= ~self._case(case.name).samples
+        return any(
+            each.outcome == Outcome.ACCEPT and each.samples & named and not self._is_impeached(submission, validator)
+            for validator, each in receipts(submission).items()
+            if validator != self._address
+        )
+
+    def _is_impeached(self, submission: bytes, validator: str) -> bool:
+        return any(event.data.submission == submission for event in self._book.events(Impeached, validator))
+
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes submissions of one seat in one case. Those past their window or in a case already are left out by the chain."""
         receipts = [self._receipt(judgement) for judgement in judgements]
@@ -330,9 +387,8 @@ class Court:
         is_whole = all(self._book.submission(judgement.submission) is not None for judgement in judgements)
         if not is_whole and now < judgements[0].judged_at + self._c.policy.window:
             return states.DECIDED, None  # a reorg took a commitment: it may come back
-        call = self._c.chain.challenge(
-            self._c.run, [r.details.ref for r in receipts], _evidence(receipts, self._c.chain.domain)
-        )
+        evidence = evidence_of(receipts, self._c.chain.domain)
+        call = self._c.chain.challenge(self._c.run, [r.details.ref for r in receipts], evidence)
         name = hashlib.sha256(b"".join(judgement.submission for judgement in judgements)).hexdigest()
         sent = self._sender.send(call, name=f"challenge/{name}")
         _CASES.add(event="challenged")
@@ -344,27 +400,36 @@ class Court:
         """Something happened in a case: should it be one of this validator's, it is looked at again."""
         self._deadlines.pop(name, None)
 
-    def settle(self, now: int) -> None:
-        """Closes this validator's cases whose time is up; `now` in block time."""
-        for name in self._log.cases():
+    def settle(self, now: int, open_cases: Sequence[CaseEntry]) -> None:
+        """Closes this validator's cases whose time is up, also those that it took up after another; `now` in block time."""
+        taken_up = (case.name for case in open_cases if case.challenger == self._address)
+        for name in dict.fromkeys([*self._log.cases(), *taken_up]):
             if name not in self._refused_on_chain and now >= self._deadlines.get(name, 0):
                 self._settle(name, now)
 
     def _settle(self, name: CaseName, now: int) -> None:
         seat, number = name
         case = self._case(name)
-        if case.challenger != self._address:  # a reorg took ours, or this endpoint lags: it is brought once more
+        is_mine = case.challenger == self._address
+        if not is_mine and not case.again:  # a reorg took ours, or this endpoint lags: it is brought once more
             self._close(name, states.DECIDED)
             return
         if not case.stage.closed:
-            if now < case.deadline:
-                self._deadlines[name] = case.deadline
+            if now < case.deadline or not is_mine:  # another has taken it up
+                self._deadlines[name] = max(case.deadline, now + 1)
                 return
             try:
-                self._sender.send(self._c.chain.settle(self._c.run, seat, number), name=f"settle/{seat}/{number}")
+                call, deed = (
+                    self._c.chain.settle(self._c.run, seat, number),
+                    f"{case.stage.name.lower()}/{case.again:d}",
+                )
+                sent = self._sender.send(call, name=f"settle/{seat}/{number}/{deed}")
             except (TransactionReverted, InsufficientFunds) as error:
                 log.warning("case %d against %s not settled yet: %s", number, seat, error)
                 self._refused_on_chain.failed(name)
+                return
+            if not Stage(sent.event(Settled).stage).closed:
+                log.info("case %d against %s found no majority; another validator may take it up", number, seat)
                 return
         self._close(name, states.CLOSED)
         _CASES.add(event="closed")
@@ -394,10 +459,9 @@ class Court:
         return self._parse(judgement.receipt)
 
 
-def _evidence(receipts: Sequence[Receipt], domain: Domain) -> bytes:
-    """The 32 bytes that stand for receipts on chain: the EIP-712 digest of one, keccak256 of all digests of several."""
-    digests = [receipt.evidence(domain) for receipt in receipts]
-    return digests[0] if len(digests) == 1 else keccak(b"".join(digests))
+def _needs_more(receipt: Receipt) -> bool:
+    """Whether a juror may not find the same by itself: it stands on all the seat's work, or on bits that only some machines compute."""
+    return receipt.details.rule == HISTORY or receipt.details.measured == OTHER_BITS
 
 
 def _judgement(receipt: Receipt, state: str, posting: str) -> Judgement:

@@ -50,14 +50,14 @@ class Impeachment:
         """Something happened in a case: it may be a conviction by now, or, after a reorg, none any more."""
         self._due.pop(name, None)
         case = self._book.case(*name)
-        if case is not None and case.convicts:
+        if case is not None and _names_samples(case):
             self._convicted(case)
 
     def heard(self, receipt: Receipt) -> None:
         """A validator has spoken, perhaps on what was convicted long ago."""
         if self._is_to_blame(receipt):
             for case in self._book.cases_of(receipt.submission):
-                if case.convicts:
+                if _names_samples(case):
                     self._due.setdefault(case.name, []).append(receipt)
 
     def turn(self) -> None:
@@ -85,7 +85,8 @@ class Impeachment:
         for case in self._book.convictions():
             if self._book.time(self._book.events(Challenged, *case.name)[0]) < since:
                 return
-            self._convicted(case)
+            if _names_samples(case):
+                self._convicted(case)
 
     def _convicted(self, case: CaseEntry) -> None:
         accepted = [r for r in self._receipts(case.refs[0].submission_id(self._c.run)).values() if self._is_to_blame(r)]
@@ -121,3 +122,9 @@ class Impeachment:
             return
         taken = tokens(sent.event(Impeached).slashed)
         log.warning("impeached %s, who had accepted %s: it lost %s", accepted.validator, submission[:12], taken)
+
+
+def _names_samples(case: CaseEntry) -> bool:
+    """Whether somebody can be held to account by a case: one that convicted as it was brought. A soft one whose jury found its
+    submissions hard names none."""
+    return case.convicts and case.hard

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+from protocol.verdict import Receipt
+
 WAITING, DECIDED, CHALLENGED, CLOSED = "waiting", "decided", "challenged", "closed"
 """States of a judgement: a hard finding that waits for a second validator; one that is to be challenged; one with a case
 on chain; one with nothing left to do on chain."""
@@ -47,6 +49,10 @@ CREATE TABLE IF NOT EXISTS pending (submission BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursor (book BLOB NOT NULL, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS adopted (block INTEGER NOT NULL, time INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS opinions (
+    seat TEXT NOT NULL, number INTEGER NOT NULL, submission BLOB NOT NULL, receipt BLOB NOT NULL, near TEXT NOT NULL,
+    doubtful INTEGER NOT NULL, PRIMARY KEY (seat, number, submission)
+) WITHOUT ROWID;
 """  # noqa: S608
 
 
@@ -72,6 +78,17 @@ class Judgement:
     """Of the seat's case that was opened. The chain's own note on a submission may name another: a soft verdict outlives an accusation."""
     shown_at: int | None = None
     """When the hub took the receipt, in block time."""
+
+
+@dataclass(frozen=True)
+class KeptOpinion:
+    """What this validator found as a juror in one submission of a case."""
+
+    submission: bytes
+    receipt: bytes
+    near: str
+    """Bits as a hexadecimal number (Opinion.near)."""
+    is_doubtful: bool
 
 
 _COLUMNS = ", ".join(field.name for field in fields(Judgement))
@@ -191,6 +208,37 @@ class JudgementLog:
             self._db.executemany("INSERT OR IGNORE INTO pending VALUES (?)", [(submission,) for submission in added])
             if cursor is not None:
                 self._db.execute("UPDATE cursor SET position = ?", (cursor,))
+
+    # ---- juries ----------------------------------------------------------------------------------------------------------
+
+    def keep_opinion(self, name: CaseName, opinion: KeptOpinion) -> None:
+        with self._lock:
+            row = (*name, opinion.submission, opinion.receipt, opinion.near, opinion.is_doubtful)
+            self._db.execute("INSERT OR REPLACE INTO opinions VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def opinions(self, name: CaseName) -> dict[bytes, KeptOpinion]:
+        """What was found in submissions of a case, by submission."""
+        query = "SELECT submission, receipt, near, doubtful FROM opinions WHERE seat = ? AND number = ?"
+        with self._lock:
+            rows = self._db.execute(query, name).fetchall()
+        return {row[0]: KeptOpinion(row[0], row[1], row[2], bool(row[3])) for row in rows}
+
+    def juries(self) -> list[CaseName]:
+        """Cases of which something was found and is not handed over."""
+        with self._lock:
+            return self._db.execute("SELECT DISTINCT seat, number FROM opinions").fetchall()
+
+    def hand_over(self, name: CaseName) -> None:
+        """Makes what was found in a case judgements whose receipts are to be posted, but where there is one before."""
+        judged = []
+        for one in self.opinions(name).values():
+            if self.get(one.submission) is None:
+                d = Receipt.stored(one.receipt).details
+                judged.append(Judgement(one.submission, d.node, d.outcome, one.receipt, CLOSED, DUE, d.units, d.time))
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.executemany(_PUT, [astuple(judgement) for judgement in judged])
+            self._db.execute("DELETE FROM opinions WHERE seat = ? AND number = ?", name)
 
     # ---- what was done before this log began ------------------------------------------------------------------------------
 

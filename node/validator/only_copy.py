@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from node.validator.judgement_log import JudgementLog
-from protocol.chain.events import Challenged, Event, Voted
+from protocol.chain.events import Abstained, Challenged, ChallengedAgain, Event, Voted
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Block
 from protocol.errors import LockHeld
@@ -48,9 +48,9 @@ class OnlyCopy:
     def see(self, event: Event, now: int) -> None:
         """`now` in block time. Raises LockHeld where somebody else has brought a case or voted with this key."""
         data = event.data
-        if isinstance(data, Challenged) and data.challenger == self._address:
+        if isinstance(data, Challenged | ChallengedAgain) and data.challenger == self._address:
             deed = f"brought case {data.number} against {data.seat}"
-        elif isinstance(data, Voted) and data.validator == self._address:
+        elif isinstance(data, Voted | Abstained) and data.validator == self._address:
             deed = f"voted on case {data.number} against {data.seat}"
         else:
             return

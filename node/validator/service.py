@@ -35,9 +35,10 @@ from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
 from node.validator.recount import Recount
 from node.validator.settings import JudgeSettings
+from node.validator.undecided import Undecided
 from node.validator.workload import Workload
 from protocol import metrics, statistics
-from protocol.chain.events import Appealed, Challenged, Settled
+from protocol.chain.events import Appealed, Challenged, ChallengedAgain, Settled
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Case
 from protocol.chain.view import Submission
@@ -144,7 +145,10 @@ class ValidatorService:
             self._address, self._judgements, self._transactions, self._take_up, policy.span, self._book.time
         )
         self._adopt, self._is_sure = adopt, False  # whether what was heard in an earlier life was looked at
-        self._jury = Jury(connection, self._book, sender, self._judge_for_jury, settings.retry_seconds, clock)
+        self._jury = Jury(
+            connection, self._book, sender, self._judgements, self._judge_for_jury, settings.retry_seconds, clock
+        )
+        self._undecided = Undecided(connection, self._book, sender, self._judgements, settings.retry_seconds, clock)
         self._impeachment = Impeachment(
             connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
         )
@@ -204,9 +208,11 @@ class ValidatorService:
         has_heard = reached and self._receipts.is_complete
         judged = has_heard and self._judge(now)  # or it would contradict what it has not heard
         self._court.decide(self._of_serving, self._book.validators(now), now, has_heard=has_heard)
-        self._court.challenge(now)
-        self._court.settle(now)
+        self._court.challenge(now, self._receipts.of)
+        self._undecided.turn(self._cases, now)
+        self._court.settle(now, self._cases)
         self._impeachment.turn()
+        self._jury.hand_over(self._cases)
         if reached:
             said_at = self._book.poll().time if judged else now  # nobody could answer while a long judgement was made
             self._at_hub(lambda: self._court.ask(self._receipts, said_at)) and self._at_hub(
@@ -232,7 +238,7 @@ class ValidatorService:
         now, changed = head.time, False
         for event in self._workload.follow(now):
             self._only_copy.see(event, now)
-            if isinstance(event.data, Challenged | Appealed | Settled):
+            if isinstance(event.data, Challenged | ChallengedAgain | Appealed | Settled):
                 changed = True
                 name = event.data.seat, event.data.number
                 self._court.heard_of(name)
@@ -446,7 +452,7 @@ class ValidatorService:
             return _Judged(commitment, done, found, checked.near, checked.history, other_build=checked.other_build)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
-        if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
+        if not is_due or self._c.hub.stored(task.id, self._c.trainer) is not None:
             return None
         commitment = self._bench.commitment(task.submission)
         plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)

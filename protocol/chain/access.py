@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from eth_abi.exceptions import DecodingError
 from eth_utils import to_checksum_address
@@ -23,16 +23,31 @@ from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint, s
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
+from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
 from protocol.signing import Domain
 
 T = TypeVar("T")
 
 
+class Places(NamedTuple):
+    """Addresses of the contracts that emit a run's events, by the names of their artifacts in lower case."""
+
+    runs: str
+    court: str
+    policies: str
+    bench: str
+    weights: str
+
+    @property
+    def artifacts(self) -> dict[str, str]:
+        """Name of the artifact, by address."""
+        return {address: name.capitalize() for name, address in self._asdict().items()}
+
+
 class Code(StrEnum):
     """What lies at an address."""
 
-    SHIPPED = "the code this version ships"  # or of an earlier version that it works with
+    SHIPPED = "the code this version ships"
     OTHER = "other code than this version ships"
     NONE = "no such contract"
 
@@ -52,7 +67,6 @@ class Access:
         self._asked: Endpoints | OneEndpoint = self.provider
         self.ethereum = Ethereum(self._asked)
         self._contract = contract
-        self._locations: Contract | None = None
         self._has_contracts = False  # whether our code was seen there
         self.place = 0
         """Of the only endpoint, in the configuration."""
@@ -64,7 +78,7 @@ class Access:
         one = copy(self)
         one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
         one._asked = OneEndpoint(self.provider, place)
-        one.ethereum, one._locations = Ethereum(one._asked), None
+        one.ethereum = Ethereum(one._asked)
         one.singles = (one,)
         return one
 
@@ -84,7 +98,14 @@ class Access:
         """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
         if chain_id is not None and self.chain_id != chain_id:
             raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
-        for name in ("runs", "bonds", "court"):  # in this order: Runs is asked where the others are
+        for name in (
+            "runs",
+            "bonds",
+            "court",
+            "policies",
+            "bench",
+            "weights",
+        ):  # in this order: Runs is asked where others are
             self.check_code(name.capitalize(), getattr(self, name).address)
         everyone: tuple[Access, ...] = (self, *self.singles)
         for one in everyone:
@@ -160,18 +181,37 @@ class Access:
     def court(self) -> Contract:
         return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
 
-    def ask_court(self) -> str:
-        """The address of Court that the endpoint names now."""
-        return str(self._read("finding Court", lambda: self.runs.functions.court().call()))
+    @cached_property
+    def weights(self) -> Contract:
+        return self._at("Weights", self._read("finding Weights", lambda: self.runs.functions.weights().call()))
+
+    @cached_property
+    def bench(self) -> Contract:
+        return self._at("Bench", self._read("finding Bench", lambda: self.runs.functions.bench().call()))
+
+    @cached_property
+    def policies(self) -> Contract:
+        return self._at("Policies", self._read("finding Policies", lambda: self.court.functions.policies().call()))
 
     @property
-    def locations(self) -> Contract | None:
-        """None where the contracts are older than Locations: their Court refuses the question."""
-        if self._locations is None:
-            with suppress(TransactionReverted):
-                found = self._read("finding Locations", lambda: self.court.functions.locations().call())
-                self._locations = self._at("Locations", found)
-        return self._locations
+    def places(self) -> Places:
+        """Where the contracts are whose events are of a run."""
+        contracts = (self.runs, self.court, self.policies, self.bench, self.weights)
+        return Places(*(str(contract.address) for contract in contracts))
+
+    def ask_places(self) -> Places:
+        """The same as the endpoint names them now."""
+        runs = self.runs.functions
+        court, bench, weights = (
+            str(self._read(f"finding {name}", ask().call))
+            for name, ask in (("Court", runs.court), ("Bench", runs.bench), ("Weights", runs.weights))
+        )
+        policies = self._at("Court", court).functions.policies()
+        return Places(self.runs.address, court, str(self._read("finding Policies", policies.call)), bench, weights)
+
+    @cached_property
+    def locations(self) -> Contract:
+        return self._at("Locations", self._read("finding Locations", lambda: self.court.functions.locations().call()))
 
     @cached_property
     def token(self) -> Contract:
@@ -179,11 +219,13 @@ class Access:
 
     @cached_property
     def _topics(self) -> dict[tuple[str, bytes], EventType]:
-        contracts = (self.runs, self.bonds, self.court) if self._contract else ()
+        contracts = (
+            (self.runs, self.bonds, self.court, self.policies, self.bench, self.weights) if self._contract else ()
+        )
         return {(c.address.lower(), topic): event for c in contracts for topic, event in c.events.items()}
 
     def decode(self, entry: Log) -> Any:
-        """The event dataclass (events.py) of a raw log of Runs, Bonds or Court; None for anything else."""
+        """The event dataclass (events.py) of a raw log of the contracts; None for anything else."""
         topics = entry["topics"]
         event = self._topics.get((entry["address"].lower(), data(topics[0]) if topics else b""))
         return event and from_log(event.name, event.arguments(entry))

@@ -1,6 +1,4 @@
-"""ABI and bytecode of the contracts, as scripts/export-artifacts wrote them; a test holds them to the sources.
-
-abi/earlier.json is kept by hand: the hashes of code that earlier versions shipped and that this one still works with."""
+"""ABI and bytecode of the contracts, as scripts/export-artifacts wrote them; a test holds them to the sources."""
 
 from __future__ import annotations
 
@@ -12,19 +10,9 @@ from typing import Any
 
 from eth_utils import keccak
 
-CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Vouchers", "Locations")
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """Code of a contract that an earlier version shipped. `lacks` says what it does not have."""
-
-    hash: bytes
-    immutables: tuple[tuple[int, int], ...]
-    lacks: str
-
-    def is_code(self, code: bytes) -> bool:
-        return _hash_without(code, self.immutables) == self.hash
+CONTRACTS = (
+    "Token", "Bonds", "Bench", "Weights", "Signatures", "Runs", "Policies", "Court", "Vouchers", "Locations",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,15 +23,17 @@ class Artifact:
     runtime: str
     immutables: tuple[tuple[int, int], ...]
     """(start, length) of the places in the runtime code that construction fills in."""
-    earlier: tuple[Earlier, ...] = ()
 
     def is_code(self, code: bytes) -> bool:
-        """Whether a contract's code is this, or that of an earlier version which this one works with too."""
-        return self.code_hash(code) == self.expected_code_hash or any(each.is_code(code) for each in self.earlier)
+        """Whether a contract's code is this."""
+        return self.code_hash(code) == self.expected_code_hash
 
     def code_hash(self, code: bytes) -> bytes:
         """keccak256 of deployed code with all immutable values set to zero."""
-        return _hash_without(code, self.immutables)
+        blank = bytearray(code)
+        for start, length in self.immutables:
+            blank[start : start + length] = bytes(length)
+        return keccak(bytes(blank))
 
     @property
     def expected_code_hash(self) -> bytes:
@@ -53,23 +43,5 @@ class Artifact:
 @cache
 def load(contract: str) -> Artifact:
     """`contract` is one of CONTRACTS."""
-    folder = files("protocol.chain") / "abi"
-    data = json.loads((folder / f"{contract}.json").read_text())
-    earlier = json.loads((folder / "earlier.json").read_text()).get(contract, [])
-    return Artifact(**{**data, "immutables": _places(data["immutables"]), "earlier": tuple(map(_earlier, earlier))})
-
-
-def _earlier(entry: dict[str, Any]) -> Earlier:
-    return Earlier(bytes.fromhex(entry["hash"]), _places(entry["immutables"]), entry["lacks"])
-
-
-def _places(pairs: list[list[int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((start, length) for start, length in pairs)
-
-
-def _hash_without(code: bytes, places: tuple[tuple[int, int], ...]) -> bytes:
-    """keccak256 of code with zeros at `places`."""
-    blank = bytearray(code)
-    for start, length in places:
-        blank[start : start + length] = bytes(length)
-    return keccak(bytes(blank))
+    data = json.loads((files("protocol.chain") / "abi" / f"{contract}.json").read_text())
+    return Artifact(**{**data, "immutables": tuple((start, length) for start, length in data["immutables"])})

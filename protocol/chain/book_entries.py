@@ -10,6 +10,8 @@ import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from protocol.chain import events
@@ -17,16 +19,17 @@ from protocol.chain.decoding import Log
 from protocol.chain.events import (
     Appealed,
     Challenged,
+    ChallengedAgain,
     Rotated,
     Settled,
     Submitted,
     ValidatorSeated,
 )
-from protocol.chain.types import Block
+from protocol.chain.types import Block, Stage
 from protocol.submission import submission_id
 
 _INTEGER_MAX = (1 << 63) - 1  # of SQLite
-_CASE_KINDS = tuple(kind.__name__ for kind in (Challenged, Appealed, Settled))
+_CASE_KINDS = tuple(kind.__name__ for kind in (Challenged, ChallengedAgain, Appealed, Settled))
 _NODES_KEPT = 1 << 14  # addresses whose numbers are remembered
 _ENTER_SUBMISSION = (
     "INSERT INTO submissions SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10"
@@ -192,35 +195,40 @@ class Entries:
                 else:
                     self._db.execute("INSERT OR IGNORE INTO accused VALUES (?, ?, ?)", row)
                 self._derive_case(position, c.seat, c.number)
-            case Appealed() | Settled():
+            case Appealed() | ChallengedAgain() | Settled():
                 self._derive_case(position, data.seat, data.number)
 
     def _derive_case(self, position: int, seat: str, number: int) -> None:
-        found: dict[str, tuple[int, Any]] = {}
+        told: dict[str, list[tuple[tuple[int, int], Any]]] = {}
         for kind in _CASE_KINDS:
             query = (
-                "SELECT block, data FROM events WHERE kind = ? AND subject = ? AND number = ?"
-                " ORDER BY block, log_index LIMIT 1"
+                "SELECT block, log_index, data FROM events WHERE kind = ? AND subject = ? AND number = ?"
+                " ORDER BY block, log_index"
             )
-            row = self._db.execute(query, (kind, seat, number)).fetchone()
-            if row is not None:
-                found[kind] = row[0], events.loads(kind, row[1])
-        opened, settled = found.get(Challenged.__name__), found.get(Settled.__name__)
-        if opened is None:  # an appeal or a verdict that is told before its case waits for it
+            rows = self._db.execute(query, (kind, seat, number)).fetchall()
+            told[kind] = [((block, index), events.loads(kind, data)) for block, index, data in rows]
+        if not told[Challenged.__name__]:  # an appeal or a verdict that is told before its case waits for it
             self._db.execute("DELETE FROM cases WHERE seat = ? AND number = ?", (seat, number))
             return
-        verdict = int(settled[1].verdict) if settled else 0
+        (block, _), opened = told[Challenged.__name__][0]
+        again, settled = told[ChallengedAgain.__name__], told[Settled.__name__]
+        since = again[-1][0] if again else (-1, -1)
+        ruling = settled[-1] if settled and settled[-1][0] > since else None
+        stage = Stage.NONE if ruling is None else Stage(ruling[1].stage)
         row = (
             seat,
             number,
             position,
-            opened[0],
-            opened[1].challenger,
-            opened[1].hard,
-            Appealed.__name__ in found,
-            verdict,
+            block,
+            again[-1][1].challenger if again else opened.challenger,
+            opened.hard and not again,
+            stage == Stage.NONE and any(place > since for place, _ in told[Appealed.__name__]),
+            int(stage),
+            any(each.convicted for _, each in settled),
+            hex(reduce(or_, (each.upheld for _, each in settled), 0)),
+            hex(reduce(or_, (each.cleared for _, each in settled), 0)),
         )
-        self._db.execute("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._db.execute("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     # ---- positions -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from protocol.errors import IntegrityError
 
-FORMAT = 2
+FORMAT = 3
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -37,11 +37,12 @@ CREATE UNIQUE INDEX IF NOT EXISTS events_by_place ON events (block, log_index);
 CREATE INDEX IF NOT EXISTS events_by_subject ON events (kind, subject, number, block, log_index);
 CREATE TABLE IF NOT EXISTS cases (
     seat TEXT NOT NULL, number INTEGER NOT NULL, position INTEGER NOT NULL, block INTEGER NOT NULL, challenger TEXT NOT NULL,
-    hard INTEGER NOT NULL, appealed INTEGER NOT NULL, verdict INTEGER NOT NULL, PRIMARY KEY (seat, number)
+    hard INTEGER NOT NULL, appealed INTEGER NOT NULL, stage INTEGER NOT NULL, convicted INTEGER NOT NULL,
+    upheld TEXT NOT NULL, cleared TEXT NOT NULL,
+    PRIMARY KEY (seat, number)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS open_cases ON cases (block) WHERE verdict = 0;
-DROP INDEX IF EXISTS convictions;
-CREATE INDEX IF NOT EXISTS convictions_by_block ON cases (block, seat, number) WHERE hard AND verdict = 3;
+CREATE INDEX IF NOT EXISTS open_cases ON cases (block) WHERE stage IN (0, 4);
+CREATE INDEX IF NOT EXISTS convictions_by_block ON cases (block, seat, number) WHERE convicted;
 CREATE TABLE IF NOT EXISTS accused (
     id BLOB NOT NULL, seat TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (id, seat, number)
 ) WITHOUT ROWID;

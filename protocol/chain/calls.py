@@ -12,7 +12,6 @@ from protocol.chain.contract import Function
 from protocol.chain.types import (
     Policy,
 )
-from protocol.errors import VersionMismatch
 from protocol.submission import SubmissionRef
 
 
@@ -46,7 +45,7 @@ class Calls(Access):
         return Call("withdrawing stake", self.bonds.functions.withdraw())
 
     def create(self, policy: Policy, spec_digest: bytes) -> Call:
-        return Call("creating the run", self.runs.functions.create(policy.as_tuple(), spec_digest))
+        return Call("creating the run", self.policies.functions.create(policy.as_tuple(), spec_digest))
 
     def fund(self, run: int, amount: int) -> Call:
         return Call("funding the run", self.runs.functions.fund(run, amount))
@@ -55,26 +54,20 @@ class Calls(Access):
         return Call("pausing the run" if on else "resuming the run", self.runs.functions.pause(run, on))
 
     def locate(self, run: int, where: bytes) -> Call:
-        """Raises VersionMismatch where the contracts are older than Locations."""
-        locations = self.locations
-        if locations is None:
-            raise VersionMismatch(
-                f"the contracts of {self.runs.address} keep no locations: they were deployed before there were any",
-                hint="everything else works as before; contracts that this version deploys keep them",
-            )
-        return Call("saying where the run is" if where else "taking it back", locations.functions.locate(run, where))
+        doing = "saying where the run is" if where else "taking it back"
+        return Call(doing, self.locations.functions.locate(run, where))
 
     def approve_validator(self, run: int, validator: str, on: bool) -> Call:
-        return Call("approving the validator", self.court.functions.approve(run, validator, on))
+        return Call("approving the validator", self.bench.functions.approve(run, validator, on))
 
     def enlist(self, run: int, on: bool) -> Call:
-        return Call("taking the validator seat" if on else "leaving the seat", self.court.functions.enlist(run, on))
+        return Call("taking the validator seat" if on else "leaving the seat", self.bench.functions.enlist(run, on))
 
     def reinforce(self, run: int, amount: int) -> Call:
-        return Call("locking more stake", self.court.functions.reinforce(run, amount))
+        return Call("locking more stake", self.bench.functions.reinforce(run, amount))
 
     def release_validator(self, run: int, validator: str) -> Call:
-        return Call("freeing the seat's stake", self.court.functions.release(run, validator))
+        return Call("freeing the seat's stake", self.bench.functions.release(run, validator))
 
     def join(
         self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes, invite: bytes = b""
@@ -92,8 +85,9 @@ class Calls(Access):
     def rotate(self, run: int, node: str, new: str, peer: bytes, deadline: int, consent: bytes) -> Call:
         return Call("changing the node's key", self.runs.functions.rotate(run, node, new, peer, deadline, consent))
 
-    def offer(self, run: int, node: str, to: str) -> Call:
-        return Call("offering the seat", self.runs.functions.offer(run, node, to))
+    def offer(self, run: int, node: str, to: str, deadline: int) -> Call:
+        """`deadline`: the last block time at which it may be accepted."""
+        return Call("offering the seat", self.runs.functions.offer(run, node, to, deadline))
 
     def accept(self, run: int, node: str) -> Call:
         return Call("taking over the seat", self.runs.functions.accept(run, node))
@@ -108,11 +102,27 @@ class Calls(Access):
         return Call("collecting from the budget", self.runs.functions.collect(run))
 
     def publish(self, run: int, step: int, manifest: bytes) -> Call:
-        return Call("publishing weights", self.runs.functions.publish(run, step, manifest))
+        return Call("publishing weights", self.weights.functions.publish(run, step, manifest))
+
+    def draw(self, run: int, step: int) -> Call:
+        """Writes down the beacon of a version; where its block is out of reach, names the next one instead."""
+        return Call("drawing the beacon", self.weights.functions.draw(run, step))
+
+    def appoint(self, run: int, trainer: str) -> Call:
+        return Call("appointing the trainer", self.weights.functions.appoint(run, trainer))
 
     def submit(self, run: int, ref: SubmissionRef, units: int, beacon: bytes) -> Call:
         function = self.runs.functions.submit(run, ref.root, ref.step, ref.sequence, units, beacon)
         return Call("submitting work", function)
+
+    def submit_many(self, run: int, refs: Sequence[SubmissionRef], units: Sequence[int], beacon: bytes) -> Call:
+        """Of one step, their sequence numbers counted up from the first."""
+        first = refs[0]
+        if any((ref.step, ref.sequence) != (first.step, first.sequence + i) for i, ref in enumerate(refs)):
+            raise ValueError("submissions of one call are of one step and follow each other")
+        items = [(ref.root, many) for ref, many in zip(refs, units, strict=True)]
+        function = self.runs.functions.submitMany(run, first.step, first.sequence, beacon, items)
+        return Call(f"submitting {len(refs)} files", function)
 
     def challenge(self, run: int, refs: Sequence[SubmissionRef], evidence: bytes) -> Call:
         """A soft case on submissions of one seat; those past their window or in a case already are left out."""
@@ -126,8 +136,18 @@ class Calls(Access):
     def appeal(self, run: int, seat: str, number: int) -> Call:
         return Call("appealing", self.court.functions.appeal(run, seat, number))
 
-    def vote(self, run: int, seat: str, number: int, uphold: bool) -> Call:
-        return Call("voting on an appeal", self.court.functions.vote(run, seat, number, uphold))
+    def challenge_again(self, run: int, seat: str, number: int, evidence: bytes) -> Call:
+        """Takes up a case that found no majority, as it stands."""
+        return Call("challenging again", self.court.functions.challengeAgain(run, seat, number, evidence))
+
+    def vote(self, run: int, seat: str, number: int, found_false: int, found_hard: int, receipts: bytes) -> Call:
+        """Bit i: submission i of the case; `receipts`: digest of what the juror hands over after the close, zeros: nothing."""
+        function = self.court.functions.vote(run, seat, number, found_false, found_hard, receipts)
+        return Call("voting on an appeal", function)
+
+    def abstain(self, run: int, seat: str, number: int, reason: str) -> Call:
+        """`reason`: at most 128 bytes."""
+        return Call("abstaining", self.court.functions.abstain(run, seat, number, reason))
 
     def settle(self, run: int, seat: str, number: int) -> Call:
         return Call("settling a case", self.court.functions.settle(run, seat, number))

@@ -3,7 +3,8 @@
 The contract keeps no list of a case's submissions. A submission's own `number` is no way to find them either: it names the case that last
 took its units. A second accusation moves it on while the first is still open, and an accusation after a soft verdict leaves it
 where it was. What names every submission of every case are the events of the block that opened it, and while nobody has appealed,
-the deadline tells which block that was.
+the deadline tells which block that was. Of a case that was challenged again the deadline is another: it was opened within the window of its oldest
+submission.
 
 For the accused alone, who keeps no book of the chain (view.py): all it needs of a run is a few cases about itself.
 """
@@ -20,32 +21,48 @@ from protocol.errors import RpcUnavailable
 from protocol.submission import SubmissionRef
 
 _SAME_SECOND = 64  # blocks, more than any chain makes in a second
+_RANGE = 1_000  # blocks of a request
 
 
-def unanswered(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[int, Case]]:
-    """(number, case) of the cases that nobody has appealed or settled, newest first. `name` is the seat's name."""
+def still_open(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[int, Case]]:
+    """(number, case) of the cases that are not closed, newest first. `name` is the seat's name."""
     left = seat.open_cases
     for number in range(seat.cases, 0, -1):
         if not left:
             return
         case = chain.case(run, name, number)
-        left -= not case.stage.closed
-        if case.stage == Stage.OPEN:
+        if not case.stage.closed:
+            left -= 1
             yield number, case
 
 
+def unanswered(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[int, Case]]:
+    """The same of those that nobody has appealed."""
+    return ((number, case) for number, case in still_open(chain, run, name, seat) if case.stage == Stage.OPEN)
+
+
 def submissions(chain: Chain, run: int, name: str, number: int, case: Case) -> list[SubmissionRef]:
-    """What a case that nobody has appealed was brought about: at least as many as the contract counts in it now.
+    """What a case that nobody has appealed is about now, in the order of its bits.
 
     Raises RpcUnavailable from an endpoint that knows the case but not all of its events.
     """
-    first, head = _first_since(chain, case.deadline - chain.policy(run).appeal), chain.block_number()
-    logs = LogReader(chain, run).read(first, min(first + _SAME_SECOND, head)) if first <= head else []
-    brought = [log.kind(*log.values) for log in logs if log.kind is Challenged]
-    found = [SubmissionRef(c.node, c.step, c.sequence, c.root) for c in brought if (c.seat, c.number) == (name, number)]
+    policy, head, reader = chain.policy(run), chain.block_number(), LogReader(chain, run)
+    if case.again:
+        first, until = _first_since(chain, case.earliest), _first_since(chain, case.earliest + policy.window)
+    else:
+        first = _first_since(chain, case.deadline - policy.appeal)
+        until = first + _SAME_SECOND
+    found: list[SubmissionRef] = []
+    while first <= min(until, head) and len(found) < case.submissions:
+        last = min(first + _RANGE - 1, until, head)
+        brought = [log.kind(*log.values) for log in reader.read(first, last) if log.kind is Challenged]
+        found += [
+            SubmissionRef(c.node, c.step, c.sequence, c.root) for c in brought if (c.seat, c.number) == (name, number)
+        ]
+        first = last + 1
     if len(found) < max(1, case.submissions):
         raise RpcUnavailable(f"the events of case {number} against {name} are not all there (yet)")
-    return found
+    return [ref for i, ref in enumerate(found) if case.members >> i & 1]
 
 
 def _first_since(chain: Chain, time: int) -> int:

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from eth_abi.codec import ABICodec
-from eth_abi.decoding import AddressDecoder
+from eth_abi.decoding import AddressDecoder, StringDecoder
 from eth_abi.encoding import BytesEncoder
 from eth_abi.registry import BaseEquals
 from eth_abi.registry import registry as eth_abi_registry
@@ -39,12 +39,25 @@ class _ChecksumAddress(AddressDecoder):
     decoder_fn = staticmethod(to_checksum_address)
 
 
+class _AnyText(StringDecoder):
+    """Of what anybody wrote: bytes that are no UTF-8 are shown as such."""
+
+    def __init__(self) -> None:
+        super().__init__(handle_string_errors="replace")
+
+    @classmethod
+    def from_type_str(cls, type_str: str, registry: object) -> _AnyText:
+        return cls()
+
+
 def _codec() -> ABICodec:
     registry = eth_abi_registry.copy()
     registry.unregister_encoder("bytes<M>")
     registry.register_encoder(BaseEquals("bytes", with_sub=True), _ExactBytes, label="bytes<M>")
     registry.unregister_decoder("address")
     registry.register_decoder(BaseEquals("address"), _ChecksumAddress, label="address")
+    registry.unregister_decoder("string")
+    registry.register_decoder(BaseEquals("string", with_sub=False), _AnyText, label="string")
     return ABICodec(registry)
 
 

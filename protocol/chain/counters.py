@@ -19,7 +19,7 @@ from protocol.chain.contract import NoContract
 from protocol.chain.corrections import Corrections
 from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.ethereum import RpcRefusal
-from protocol.chain.events import Challenged, Published, RunCreated, Skipped
+from protocol.chain.events import Challenged, ChallengedAgain, Published, RunCreated, Skipped
 from protocol.chain.log_reader import content
 from protocol.chain.types import Case, Seat, Stage
 from protocol.chain.view import View
@@ -239,7 +239,7 @@ class Counters:
     def _compare_cases(self, at: int) -> None:
         """Some of the open cases, in turn: whether they are still open, and not appealed, in the contract as well."""
         query = (
-            "SELECT seat, number, block, position FROM cases WHERE verdict = 0 AND position > ? AND block <= ?"
+            "SELECT seat, number, block, position FROM cases WHERE stage IN (0, 4) AND position > ? AND block <= ?"
             " ORDER BY position LIMIT ?"
         )
         rows = self._view.rows(query, (self._next_case, at, _CASES))
@@ -250,10 +250,14 @@ class Counters:
                 case = self._view.case(seat, number)
                 if case is None or not case.is_open:
                     return case is not None
-                is_whole = len(case.refs) >= counted.submissions and (
-                    case.is_appealed or counted.stage != Stage.APPEALED
-                )
-                return is_whole and not counted.stage.closed
+                if len(case.refs) < counted.submissions or counted.stage.closed:
+                    return False
+                undecided = case.stage == Stage.UNDECIDED
+                if counted.stage == Stage.UNDECIDED or undecided:  # what the book knows beyond that block is newer
+                    return undecided or self._is_later(seat, number, at)
+                if counted.again and not self._view.events(ChallengedAgain, seat, number):
+                    return False
+                return case.is_appealed or counted.stage != Stage.APPEALED
 
             what = f"all that became of case {number} against {seat}"
             ask = lambda one, seat=seat, number=number: one.case(self._run, seat, number, at=at)  # noqa: E731
@@ -261,6 +265,10 @@ class Counters:
             if counted is not None:
                 found = lambda counted=counted, is_known=is_known: is_known(counted)  # noqa: E731
                 self._search(what, _topics(self._view.keys(seat)), opened, at, found)
+
+    def _is_later(self, seat: str, number: int, at: int) -> bool:
+        """Whether the book tells of a second challenge of a case after block `at`."""
+        return any(event.block > at for event in self._view.events(ChallengedAgain, seat, number))
 
     def _published_in(self, step: int) -> int:
         published = self._view.publication(step)

@@ -55,7 +55,9 @@ class _Form(NamedTuple):
     plain: tuple[tuple[int, Read], ...] | None
     """The same for each word of `data`; None where it holds more than words."""
     types: tuple[tuple[int, str], ...]
-    """(place among the fields, ABI type) of the values in `data`."""
+    """(place among the fields, ABI type) of the values in `data`; a text as the bytes that it is encoded as."""
+    texts: frozenset[int]
+    """Places of those."""
 
 
 class Decoder:
@@ -134,7 +136,10 @@ class Decoder:
         except (DecodingError, OverflowError) as error:
             raise Malformed(f"a {form.kind.__name__} that cannot be decoded: {error}") from error
         for (place, kind), value in zip(form.types, decoded, strict=True):
-            values[place] = to_checksum_address(value) if kind == "address" else _frozen(value)
+            if place in form.texts:
+                values[place] = value.decode("utf-8", "replace")  # anybody may have written it
+            else:
+                values[place] = to_checksum_address(value) if kind == "address" else _frozen(value)
 
 
 def _forms(contract: str) -> dict[str, _Form]:
@@ -146,17 +151,20 @@ def _forms(contract: str) -> dict[str, _Form]:
         if kind is None or not inputs or inputs[0]["name"] != "run" or not inputs[0]["indexed"]:
             continue
         names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-        indexed, plain, types = [], [], []
+        indexed, plain, types, texts = [], [], [], []
         for value in inputs[1:]:
             place = names.index(field_name(value["name"]))
             if value["indexed"]:
                 indexed.append((place, _reader(value["type"])))
             else:
                 plain.append((place, _reader(value["type"])))
-                types.append((place, _type(value)))
+                is_text = value["type"] == "string"
+                types.append((place, "bytes" if is_text else _type(value)))
+                texts += [place] if is_text else []
         words = None if any(read is None for _, read in plain) else tuple(plain)
         signature = f"{entry['name']}({','.join(map(_type, inputs))})"
-        found["0x" + keccak(text=signature).hex()] = _Form(kind, len(names), tuple(indexed), words, tuple(types))  # type: ignore[arg-type]
+        form = _Form(kind, len(names), tuple(indexed), words, tuple(types), frozenset(texts))  # type: ignore[arg-type]
+        found["0x" + keccak(text=signature).hex()] = form
     return found
 
 

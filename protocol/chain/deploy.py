@@ -26,7 +26,7 @@ from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
-GAS = 16_000_000
+GAS = 26_000_000
 """Enough for all transactions of a deployment, head-room included."""
 
 DEVELOPMENT_SUPPLY = 10**9 * 10**18
@@ -94,7 +94,7 @@ def deploy_to(
 
 
 def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | None = None) -> Deployment:
-    """Deploys Runs (which brings Bonds), Court and Vouchers over `token`, or over a new development token.
+    """Deploys Runs (which brings Bench, Bonds and Weights), Court (which brings Policies and Locations) and Vouchers over `token`, or over a new development token.
 
     `withdrawal_delay` in seconds. With a sender whose journal outlives this process, the same call goes on where an earlier
     one stopped and deploys nothing twice; a Runs whose Court can never come, because the key did something else in between,
@@ -119,7 +119,13 @@ def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | Non
         vouchers = str(_create(sender, "Vouchers", attempt, runs.runs.address).contract)
         runs.check()
         return Deployment(
-            chain.chain_id, runs.runs.address, runs.bonds.address, runs.court.address, vouchers, token, sent.block
+            chain.chain_id,
+            runs.runs.address,
+            runs.bonds.address,
+            runs.court.address,
+            vouchers,
+            token,
+            sent.block,
         )
     raise ChainError(
         f"something else keeps using the key of {sender.key.address} while the contracts are deployed",

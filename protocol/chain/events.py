@@ -64,7 +64,33 @@ class Published(Emitted):
     run: int
     step: int
     manifest: bytes
+
+
+@dataclass(frozen=True)
+class Drawn(Emitted):
+    NUMBER = "step"
+
+    run: int
+    step: int
     beacon: bytes
+
+
+@dataclass(frozen=True)
+class Redrawn(Emitted):
+    NUMBER = "step"
+
+    run: int
+    step: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Appointed(Emitted):
+    SUBJECT = "trainer"
+
+    run: int
+    trainer: ChecksumAddress
+    from_: int
 
 
 @dataclass(frozen=True)
@@ -96,6 +122,7 @@ class Offered(Emitted):
     run: int
     seat: ChecksumAddress
     to: ChecksumAddress
+    deadline: int
 
 
 @dataclass(frozen=True)
@@ -219,6 +246,18 @@ class Challenged(Emitted):
 
 
 @dataclass(frozen=True)
+class ChallengedAgain(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
+    run: int
+    seat: ChecksumAddress
+    number: int
+    challenger: ChecksumAddress
+    evidence: bytes
+
+
+@dataclass(frozen=True)
 class CoSigned(Emitted):
     SUBJECT = "seat"
     NUMBER = "number"
@@ -250,7 +289,21 @@ class Voted(Emitted):
     seat: ChecksumAddress
     number: int
     validator: ChecksumAddress
-    uphold: bool
+    found_false: int
+    found_hard: int
+    receipts: bytes
+
+
+@dataclass(frozen=True)
+class Abstained(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
+    run: int
+    seat: ChecksumAddress
+    number: int
+    validator: ChecksumAddress
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -261,10 +314,24 @@ class Settled(Emitted):
     run: int
     seat: ChecksumAddress
     number: int
-    verdict: int
-    hard: bool
+    stage: int
+    upheld: int
+    cleared: int
+    convicted: bool
     units: int
     slashed: int
+
+
+@dataclass(frozen=True)
+class Silent(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
+    run: int
+    seat: ChecksumAddress
+    number: int
+    validator: ChecksumAddress
+    charged: int
 
 
 @dataclass(frozen=True)
@@ -312,6 +379,12 @@ class Slashed(Emitted):
 
 
 @dataclass(frozen=True)
+class Disbursed(Emitted):
+    account: ChecksumAddress
+    amount: int
+
+
+@dataclass(frozen=True)
 class Moved(Emitted):
     from_: ChecksumAddress
     to: ChecksumAddress
@@ -343,10 +416,10 @@ class Located(Emitted):
 KINDS: dict[str, type[Emitted]] = {
     kind.__name__: kind
     for kind in (
-        RunCreated, Funded, Defunding, Paused, Published, Joined, Rotated, Offered, HandedOver, Left, Released,
-        Submitted, Skipped, Claimed, ValidatorApproved, ValidatorSeated, ValidatorReinforced, ValidatorReleased,
-        Challenged, CoSigned, Appealed, Voted, Settled, Impeached, Deposited, Unbonding, Rebonded, Withdrawn,
-        Slashed, Moved, VouchersFunded, Redeemed, Located,
+        RunCreated, Funded, Defunding, Paused, Published, Drawn, Redrawn, Appointed, Joined, Rotated, Offered, HandedOver,
+        Left, Released, Submitted, Skipped, Claimed, ValidatorApproved, ValidatorSeated, ValidatorReinforced,
+        ValidatorReleased, Challenged, ChallengedAgain, CoSigned, Appealed, Voted, Abstained, Settled, Silent, Impeached,
+        Deposited, Unbonding, Rebonded, Withdrawn, Slashed, Disbursed, Moved, VouchersFunded, Redeemed, Located,
     )
 }  # fmt: skip
 

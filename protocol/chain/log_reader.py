@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from protocol.chain import events
+from protocol.chain.access import Places
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Decoder, Log
 from protocol.chain.endpoints import EndpointsDisagree
@@ -22,10 +23,10 @@ _MANY = 1_000
 class LogReader:
     """Events of one run. Every answer is checked before anything of it is used."""
 
-    def __init__(self, chain: Chain, run: int, court: str | None = None) -> None:
-        """`court`: its address where that is known already."""
+    def __init__(self, chain: Chain, run: int, places: Places | None = None) -> None:
+        """`places`: where the contracts are, where that is known already."""
         self._chain = chain
-        self._decoder = Decoder(run, {chain.runs.address: "Runs", court or chain.court.address: "Court"})
+        self._decoder = Decoder(run, (places or chain.places).artifacts)
 
     def read(self, first: int, last: int, *, topics: tuple[Any, ...] = ()) -> list[Log]:
         """Events in blocks first … last, in order. `topics` narrow down what follows the run. Raises RpcUnavailable, also where

@@ -11,9 +11,11 @@ from protocol.chain.access import Access
 from protocol.chain.contract import Contract
 from protocol.chain.types import (
     Account,
+    Ballot,
     Block,
     Case,
     Funds,
+    Offer,
     Policy,
     Publication,
     Role,
@@ -74,8 +76,7 @@ class ChainReads(Access):
 
     def located(self, run: int) -> bytes:
         """What the run's owner says of where it is, unread (protocol/shell/location.py); nothing where it says nothing."""
-        locations = self.locations
-        return b"" if locations is None else bytes(self._call("reading a location", locations.functions.located(run)))
+        return bytes(self._call("reading a location", self.locations.functions.located(run)))
 
     def token_balance(self, address: str) -> int:
         return self._call("reading a token balance", self.token.functions.balanceOf(address))
@@ -86,7 +87,7 @@ class ChainReads(Access):
     def policy(self, run: int) -> Policy:
         """Raises ConfigError where there is no such run."""
         try:
-            return Policy(*self._call("reading the policy", self.court.functions.policy(run)))
+            return Policy(*self._call("reading the policy", self.policies.functions.policy(run)))
         except TransactionReverted as error:
             if error.reason != "NoSuchRun":
                 raise
@@ -95,10 +96,10 @@ class ChainReads(Access):
             ) from error
 
     def run_count(self) -> int:
-        return self._call("counting runs", self.runs.functions.count())
+        return self._call("counting runs", self.policies.functions.count())
 
     def spec_digest(self, run: int) -> bytes:
-        return bytes(self._call("reading the spec digest", self.runs.functions.specDigests(run)))
+        return bytes(self._call("reading the spec digest", self.policies.functions.specDigests(run)))
 
     def funds(self, run: int) -> Funds:
         return Funds(*self._call("reading the budget", self.runs.functions.funds(run)))
@@ -113,14 +114,36 @@ class ChainReads(Access):
         return Status(*self._call("reading the run", self.runs.functions.status(run)))
 
     def paused(self, run: int) -> bool:
-        return self._call("reading the pause", self.runs.functions.paused(run))
+        """Whether nothing is accepted any more."""
+        since = self.status(run).paused_from
+        return bool(since) and self.block().time >= since
 
     def published(self, run: int, *, at: int | None = None) -> int:
         """Versions published so far, or up to block `at`; the head is the one before."""
-        return self._call("reading the head", self.runs.functions.published(run), at)
+        return self._call("reading the head", self.weights.functions.published(run), at)
 
     def publication(self, run: int, step: int) -> Publication:
-        return Publication(step, *self._call("reading a publication", self.runs.functions.publications(run, step)))
+        return Publication(step, *self._call("reading a publication", self.weights.functions.publications(run, step)))
+
+    def beacon(self, run: int, step: int) -> bytes | None:
+        """The beacon of a version, as it was drawn or as the next submission will draw it; None while its block is not there yet, or
+        out of reach."""
+        found = bytes(self._call("reading a beacon", self.weights.functions.beaconOf(run, step)))
+        return found if any(found) else None
+
+    def beacon_source(self, run: int, step: int) -> int:
+        """Number of the block whose hash the beacon of a version is made of."""
+        return int(self._call("reading a beacon", self.weights.functions.sourceOf(run, step)))
+
+    def trainer(self, run: int) -> ChecksumAddress:
+        """The key that publishes, and signs manifests, storage receipts and vouchers, now."""
+        found: ChecksumAddress = self._call("reading the trainer", self.weights.functions.trainer(run))
+        return found
+
+    def next_trainer(self, run: int) -> tuple[ChecksumAddress, int] | None:
+        """(the key that follows, from when in block time); None where none was appointed."""
+        trainer, since = self._call("reading the trainer", self.weights.functions.successor(run))
+        return (trainer, since) if since else None
 
     def head(self, run: int) -> Publication | None:
         count = self.published(run)
@@ -137,11 +160,11 @@ class ChainReads(Access):
 
     def validator(self, run: int, address: str, *, at: int | None = None) -> Validator:
         """A validator's seat, now or in block `at`."""
-        return Validator(*self._call("reading a validator", self.court.functions.validators(run, address), at))
+        return Validator(*self._call("reading a validator", self.bench.functions.validators(run, address), at))
 
     def seated_validators(self, run: int) -> int:
         """How many validators have a seat and no end of service in sight."""
-        return self._call("counting validators", self.court.functions.seated(run))
+        return self._call("counting validators", self.bench.functions.seated(run))
 
     def submission(self, run: int, ref: SubmissionRef) -> SubmissionState:
         return SubmissionState(
@@ -159,7 +182,24 @@ class ChainReads(Access):
         return Case(challenger, earliest, deadline, Stage(stage), *rest)
 
     def voted(self, run: int, seat: str, number: int, validator: str) -> bool:
+        """Whether it voted on an appealed case, or abstained, or is barred from it."""
         return self._call("reading a vote", self.court.functions.voted(run, seat, number, validator))
+
+    def is_juror(self, run: int, seat: str, number: int, validator: str, *, at: int | None = None) -> bool:
+        """Whether it may vote on a case, now or in block `at`."""
+        return self._call("reading a jury", self.court.functions.isJuror(run, seat, number, validator), at)
+
+    def ballots(self, run: int, seat: str, number: int) -> list[Ballot]:
+        """What was voted on a case so far; after a second challenge only what was voted since."""
+        found = self._call("reading votes", self.court.functions.ballots(run, seat, number))
+        return [Ballot(*each) for each in found]
+
+    def bench_at(self, run: int, time: int) -> int:
+        """How many validators are the bench of what is submitted at that block time."""
+        return self._call("counting a bench", self.bench.functions.benchAt(run, time))
+
+    def offer_of(self, run: int, seat: str) -> Offer:
+        return Offer(*self._call("reading an offer", self.runs.functions.offers(run, seat)))
 
     def charge(self, run: int, ref: SubmissionRef, signer: str) -> int:
         """Number of the hard case on a submission in which this validator's verdict served: as second, or alone where none is

@@ -60,7 +60,7 @@ class SendLimits:
     """Seconds from sending to being mined; afterwards the transaction stays in the journal and may still land."""
     stuck: float = 30.0
     """Seconds without being mined after which it is sent again at a higher fee."""
-    gas: int = 12_000_000
+    gas: int = 16_000_000
     """A call that needs more gas is refused."""
     fee: int = 50_000_000_000
     """Most wei per gas that a transaction may offer, the first attempt as well as a replacement."""

@@ -33,6 +33,9 @@ class State(IntEnum):
     APPEALED = 3
     REVOKED = 4
     CLEARED = 5
+    """By a majority, or given back for want of one."""
+    UNDECIDED = 6
+    """Still withheld: another validator may challenge again."""
 
 
 class Stage(IntEnum):
@@ -43,11 +46,16 @@ class Stage(IntEnum):
     APPEALED = 2
     UPHELD = 3
     UNDECIDED = 4
+    """Some submissions found no majority: another validator may challenge the case again until its deadline."""
     CLEARED = 5
+    SPLIT = 6
+    """`upheld` earn nothing, the others what they would have earned."""
+    RETURNED = 7
+    """None found a majority: the submissions earn what they would have earned."""
 
     @property
     def closed(self) -> bool:
-        return self >= Stage.UPHELD
+        return self >= Stage.UPHELD and self != Stage.UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -61,18 +69,20 @@ class Policy:
     grace: int
     max_units: int
     bond: int
+    jury_fee: int
+    bond_bps: int
+    finder_bps: int
+    co_signers: int
+    strikes: int
+    leverage: int
     window: int
     appeal: int
     vote: int
-    finder_bps: int
-    quorum: int
-    co_signers: int
-    node_stake: int
-    validator_stake: int
-    penalty: int
     max_per_step: int
-    leverage: int
-    strikes: int
+    node_stake: int
+    penalty: int
+    validator_stake: int
+    voucher_cap: int
 
     def as_tuple(self) -> tuple[object, ...]:
         return astuple(self)
@@ -80,12 +90,22 @@ class Policy:
     @property
     def span(self) -> int:
         """Seconds from a submission to the last moment at which a case on it can be open."""
-        return self.window + self.appeal + self.vote
+        return self.window + 3 * self.appeal + 2 * self.vote
 
     @property
     def jury(self) -> int:
-        """Validators without whom no weights are published: quorum, challenger and co-signer, where appeals exist."""
-        return self.quorum + 1 + self.co_signers if self.appeal else 0
+        """Validators without whom no weights are published: challenger, co-signer and one juror, where appeals exist."""
+        return 2 + self.co_signers if self.appeal else 0
+
+    def bond_for(self, units: int) -> int:
+        """Wei that the challenger of so many units risks (Court.bondFor)."""
+        return max(self.bond, self.reward * units * self.bond_bps // 10_000)
+
+    def liars_borne(self, validators: int) -> int:
+        """How many of so many validators may lie, stay silent or be bribed while those left decide a hard case: a majority of
+        everybody but challenger and co-signer. 0 as well where verdicts are final at once."""
+        jurors = validators - 1 - self.co_signers
+        return max(0, (jurors - 1) // 2) if self.appeal else 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +118,6 @@ class Funds:
 class Status:
     """Of a run. A time of 0: never."""
 
-    published: int
     paused_from: int
     defunded_from: int
     leaving: int
@@ -122,9 +141,14 @@ class Publication:
     step: int
     manifest: bytes
     beacon: bytes
+    """Zeros: not drawn yet."""
     block: int
     time: int
     superseded: int
+
+    @property
+    def is_drawn(self) -> bool:
+        return any(self.beacon)
 
 
 @dataclass(frozen=True)
@@ -150,6 +174,12 @@ class Seat:
     safe: int
     until: int
     key: ChecksumAddress
+    spent: int
+    shut_until: int
+
+    def is_shut(self, now: int) -> bool:
+        """Whether an open hard case keeps it from submitting; `now` in block time."""
+        return self.open_hard > 0 and now < self.shut_until
 
     def next_sequence(self, step: int) -> int | None:
         """The sequence number the contract expects for `step`; None when the seat has moved past it."""
@@ -169,11 +199,17 @@ class Seat:
 
 @dataclass(frozen=True)
 class Validator:
+    locked: int
+    at_risk: int
     approved: bool
     since: int
     until: int
-    open_cases: int
-    locked: int
+    place: int
+
+    @property
+    def free(self) -> int:
+        """Of its lock, what may be put at risk in further cases."""
+        return max(0, self.locked - self.at_risk)
 
     def serves(self, now: int) -> bool:
         """Whether its seat counts; a removal takes effect at `until`. `now` in block time."""
@@ -186,6 +222,8 @@ class SubmissionState:
     units: int
     number: int
     """The seat's case that last took its units; 0: none did."""
+    index: int
+    """Its place in that case."""
 
 
 @dataclass(frozen=True)
@@ -195,14 +233,34 @@ class Case:
     deadline: int
     stage: Stage
     submissions: int
+    """How many it listed: they are bits 0 … submissions - 1 of every bitmap, in the order of their events."""
     ring: int
-    appellant: ChecksumAddress
-    uphold: int
-    reject: int
     co_signer: ChecksumAddress
+    bond: int
     hard: bool
+    """Brought as hard; when it is closed: convicted."""
+    appellant: ChecksumAddress
+    jurors: int
+    keyed: bool
+    again: bool
+    """Challenged a second time, after a vote that decided nothing."""
+    parted: bool
+    """Whether some of its submissions are gone."""
     samples: int
     """Of a hard case: those found false; 0: none by itself, but the sums over the seat's work."""
+    excused: int
+    gone: int
+    upheld: int
+    cleared: int
+
+    @property
+    def parties(self) -> tuple[str, str, str]:
+        return self.challenger, self.co_signer, self.appellant
+
+    @property
+    def members(self) -> int:
+        """The submissions it is about now, as bits."""
+        return ((1 << self.submissions) - 1) & ~self.gone
 
 
 @dataclass(frozen=True)
@@ -210,3 +268,20 @@ class Block:
     number: int
     hash: bytes
     time: int
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """What some jurors of a case found alike. Bit i: submission i of the case; of `jurors`: the validator whose place is i."""
+
+    found_false: int
+    found_hard: int
+    jurors: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Who may take over a seat, and until when in block time."""
+
+    to: ChecksumAddress
+    deadline: int

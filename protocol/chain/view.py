@@ -26,7 +26,7 @@
     book.case(seat, number), book.open_cases(seat=None), book.appeals(), book.convictions()
     book.cases_of(id)                         # every case that ever named a submission, oldest first
     book.validators(now), book.ever_validated()
-    book.publication(step), book.newest_publication(), book.events(Kind, subject, number)
+    book.publication(step), book.beacon(step), book.newest_publication(), book.events(Kind, subject, number)
 
 Everything is read from events, never from the contract's present state: a submission is judged as things stood in the block of
 its commitment, so that nobody can change a verdict afterwards by leaving and joining again. A removal of a validator takes
@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.chain import book_schema, events
-from protocol.chain.events import Challenged, Event, Joined, Published, Submitted, ValidatorSeated
+from protocol.chain.events import Challenged, Drawn, Event, Joined, Published, Submitted, ValidatorSeated
 from protocol.chain.types import Block, Stage
 from protocol.submission import SubmissionRef
 
@@ -57,7 +57,8 @@ _SUBMISSION = (
     " FROM submissions s JOIN nodes n ON n.id = s.node JOIN blocks b ON b.number = s.block"
 )
 _EVENT = "SELECT e.position, e.kind, e.data, e.block, b.hash, e.log_index, e.tx FROM events e JOIN blocks b ON b.number = e.block"
-_CASE = "SELECT seat, number, position, block, challenger, hard, appealed, verdict FROM cases"
+_CASE = "SELECT seat, number, position, block, challenger, hard, appealed, stage, convicted, upheld, cleared FROM cases"
+_IS_OPEN = f"stage IN ({int(Stage.NONE)}, {int(Stage.UNDECIDED)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,23 @@ class CaseEntry:
     block: int
     """In which it was opened."""
     challenger: str
+    """The second one, where it was challenged again."""
     hard: bool
+    """Brought as hard, and not challenged again: then it is a soft one."""
     is_appealed: bool
-    verdict: Stage
-    """NONE while it is open."""
+    """Whether it waits for votes."""
+    stage: Stage
+    """As its last Settled has it; NONE while it waits for an appeal or for votes."""
+    convicts: bool
+    """Whether it convicted the seat."""
     refs: tuple[SubmissionRef, ...]
+    """In the order of the bits that stand for them."""
+    upheld: int
+    """Bits of those that were found false, by whichever of its votes."""
+    cleared: int
+
+    def is_upheld(self, ref: SubmissionRef) -> bool:
+        return ref in self.refs and bool(self.upheld >> self.refs.index(ref) & 1)
 
     @property
     def name(self) -> tuple[str, int]:
@@ -114,11 +127,8 @@ class CaseEntry:
 
     @property
     def is_open(self) -> bool:
-        return self.verdict == Stage.NONE
-
-    @property
-    def convicts(self) -> bool:
-        return self.hard and self.verdict == Stage.UPHELD
+        """Whether its units are withheld and its bonds at risk; also while it may be challenged again."""
+        return not self.stage.closed
 
 
 @dataclass(frozen=True)
@@ -255,7 +265,7 @@ class View:
         """Whether an open case names a commitment to this file."""
         query = (
             "SELECT 1 FROM submissions s JOIN accused a ON a.id = s.id JOIN cases c ON c.seat = a.seat AND c.number = a.number"
-            " WHERE s.root = ? AND c.verdict = 0 LIMIT 1"
+            " WHERE s.root = ? AND c.stage IN (0, 4) LIMIT 1"
         )
         return self.row(query, (root,)) is not None
 
@@ -340,28 +350,31 @@ class View:
     def open_cases(self, seat: str | None = None) -> list[CaseEntry]:
         """Not settled yet, oldest first; of one seat or of all."""
         if seat is None:
-            return self._cases("WHERE verdict = 0 ORDER BY block, seat, number")
-        return self._cases("WHERE verdict = 0 AND seat = ? ORDER BY block, number", seat)
+            return self._cases(f"WHERE {_IS_OPEN} ORDER BY block, seat, number")
+        return self._cases(f"WHERE {_IS_OPEN} AND seat = ? ORDER BY block, number", seat)
 
     def appeals(self) -> list[CaseEntry]:
         """Open cases that wait for votes."""
         return [case for case in self.open_cases() if case.is_appealed]
 
     def convictions(self) -> Iterator[CaseEntry]:
-        """Hard cases that were upheld, those opened last first, read one by one as they are asked for."""
+        """Cases that convicted, those opened last first, read one by one as they are asked for."""
         place: tuple[int, str, int] = (1 << 62, "", 0)
         where = (
-            "WHERE hard AND verdict = 3 AND (block, seat, number) < (?, ?, ?)"
-            " ORDER BY block DESC, seat DESC, number DESC LIMIT 1"
+            "WHERE convicted AND (block, seat, number) < (?, ?, ?) ORDER BY block DESC, seat DESC, number DESC LIMIT 1"
         )
         while found := self._cases(where, *place):
             yield found[0]
             place = (found[0].block, *found[0].name)
 
     def is_convicted(self, node: str) -> bool:
-        """Whether a hard case against the node's seat was upheld: the seat is banned for good then, and what it had is gone."""
-        query = "SELECT 1 FROM cases WHERE seat = ? AND hard AND verdict = 3 LIMIT 1"
+        """Whether a case convicted the node's seat: it is banned for good then, and what it had is gone."""
+        query = "SELECT 1 FROM cases WHERE seat = ? AND convicted LIMIT 1"
         return self.row(query, (self.seat(node),)) is not None
+
+    def is_revoked(self, ref: SubmissionRef) -> bool:
+        """Whether a verdict on this very submission revoked it; a conviction of the seat for another one takes its pay as well."""
+        return any(case.is_upheld(ref) for case in self.cases_of(ref.submission_id(self.run)))
 
     def cases_of(self, id: bytes) -> list[CaseEntry]:
         """Cases that named a submission, oldest first."""
@@ -373,10 +386,13 @@ class View:
             return [self._case(row) for row in self.rows(f"{_CASE} {where}", values)]
 
     def _case(self, row: Any) -> CaseEntry:
-        seat, number, position, block, challenger, hard, appealed, verdict = row
+        seat, number, position, block, challenger, hard, appealed, stage, convicted, upheld, cleared = row
         named: list[Challenged] = [event.data for event in self.events(Challenged, seat, number)]
         refs = tuple(SubmissionRef(c.node, c.step, c.sequence, c.root) for c in named)
-        return CaseEntry(seat, number, position, block, challenger, bool(hard), bool(appealed), Stage(verdict), refs)
+        return CaseEntry(
+            seat, number, position, block, challenger, bool(hard), bool(appealed), Stage(stage), bool(convicted), refs,
+            int(upheld, 16), int(cleared, 16),
+        )  # fmt: skip
 
     # ---- validators ----------------------------------------------------------------------------------------------------
 
@@ -402,6 +418,11 @@ class View:
     def publication(self, step: int) -> Event | None:
         """The event that published a step's weights (data: Published)."""
         return next(iter(self.events(Published, "", step)), None)
+
+    def beacon(self, step: int) -> bytes | None:
+        """The beacon of a step's weights; None while it is not drawn."""
+        drawn = self.events(Drawn, "", step)
+        return drawn[0].data.beacon if drawn else None
 
     def newest_publication(self) -> Event | None:
         """That of the head (data: Published); None before the first."""

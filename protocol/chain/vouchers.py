@@ -47,6 +47,11 @@ class Vouchers:
         with self._chain.errors("reading what was paid"):
             return int(self._functions.redeemed(run, validator).call())
 
+    def left(self, run: int) -> int:
+        """Wei that vouchers signed by the trainer may still pay in the present period."""
+        with self._chain.errors("reading what vouchers may pay"):
+            return int(self._functions.left(run).call())
+
     def fund(self, run: int, amount: int) -> Call:
         return Call("filling the pot", self._functions.fund(run, amount))
 

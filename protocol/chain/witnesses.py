@@ -26,6 +26,7 @@ from enum import Enum
 from itertools import combinations
 from typing import Any, Generic, TypeVar
 
+from protocol.chain.access import Places
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
@@ -76,8 +77,8 @@ class Witnesses:
     def __init__(self, chain: Chain, run: int) -> None:
         self._chain = chain
         self._run = run
-        self._court: tuple[Said[str], float] | None = None  # its address, and when it was asked for
-        self._readers: dict[str, list[LogReader]] = {}  # by Court's address, in configured order
+        self._places: tuple[Said[Places], float] | None = None  # of the contracts, and when they were asked for
+        self._readers: dict[Places, list[LogReader]] = {}  # by these addresses, in configured order
         self._without_logs: dict[int, float] = {}  # place → monotonic seconds since when it gives no logs
 
     @property
@@ -129,20 +130,20 @@ class Witnesses:
         return since is not None and self._chain.provider.clock.monotonic() - since >= PATIENCE_SECONDS
 
     def _reader(self, one: Chain) -> LogReader:
-        court = self._find_court()
-        if court not in self._readers:
-            self._readers[court] = [LogReader(each, self._run, court) for each in self._chain.singles]
-        return self._readers[court][one.place]
+        places = self._find_places()
+        if places not in self._readers:
+            self._readers[places] = [LogReader(each, self._run, places) for each in self._chain.singles]
+        return self._readers[places][one.place]
 
-    def _find_court(self) -> str:
-        """Court's address. What one endpoint alone has said is asked again after a while; what two have, is not."""
+    def _find_places(self) -> Places:
+        """Where the contracts are. What one endpoint alone has said is asked again after a while; what two have, is not."""
         now = self._chain.provider.clock.monotonic()
-        if self._court is None or not (self._court[0].is_sure or now - self._court[1] < PATIENCE_SECONDS):
-            said = self.said(lambda one: one.ask_court(), "the address of Court")
+        if self._places is None or not (self._places[0].is_sure or now - self._places[1] < PATIENCE_SECONDS):
+            said = self.said(lambda one: one.ask_places(), "where the contracts are")
             if said is None:
-                raise RpcUnavailable("no endpoint names the address of Court")
-            self._court = said, now
-        return self._court[0].answer
+                raise RpcUnavailable("no endpoint names the addresses of the contracts")
+            self._places = said, now
+        return self._places[0].answer
 
     # ---- where the chain ends ------------------------------------------------------------------------------------------
 

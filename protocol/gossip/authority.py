@@ -62,7 +62,8 @@ class Authority:
     def __init__(self, chain: Chain, run: int, max_lag: Callable[[], int], clock: Clock = SYSTEM) -> None:
         self._chain, self._run, self._max_lag, self._clock = chain, run, max_lag, clock
         self._policy = chain.policy(run)
-        self.trainer = str(self._policy.trainer)
+        self.trainer = str(chain.trainer(run))
+        """As of the last look."""
         self.head: int | None = None
         """Newest step on chain, as of the last look; None before the first publication."""
         self.now = 0
@@ -77,12 +78,13 @@ class Authority:
 
     def refresh(self) -> None:
         try:
-            head, now = self._chain.head(self._run), self._chain.block().time
+            head, now, trainer = self._chain.head(self._run), self._chain.block().time, self._chain.trainer(self._run)
         except ChainError as error:
             log.debug("how far the run is remains unknown: %s", error)
             return
         self.head = None if head is None else head.step
         self.now = now
+        self.trainer = str(trainer)
 
     def stake(self, address: str) -> Stake | None:
         """None where it must be looked up."""

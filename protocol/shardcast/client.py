@@ -79,6 +79,8 @@ class Client:
         if streams < 1:
             raise UsageError("a client needs at least one stream")
         self.store, self.run, self.trainer, self.domain = store, run, trainer, domain
+        self.former: tuple[ChecksumAddress, ...] = ()
+        """Keys that were the trainer's before."""
         self.timeouts, self.streams, self.limits = timeouts or Timeouts(), streams, limits or ManifestLimits()
         self.chunk_bytes, self.progress, self.rng = chunk_bytes, progress, rng or random.Random()
         self.serves, self.relays, self.patience = serves, relays, patience
@@ -156,7 +158,9 @@ class Client:
 
     def attempt(self, step: int, digest: bytes, sources: Sequence[Source], until: float) -> Fetch:
         """A fetch of what `digest` stands for, with what is known of these sources, until a moment."""
-        expected = Expected(self.run, step, digest, self.trainer, self.domain, self.limits, self.chunk_bytes)
+        expected = Expected(
+            self.run, step, digest, self.trainer, self.domain, self.limits, self.chunk_bytes, self.former
+        )
         with self._mutex:
             banned = self._banned.setdefault(digest, set())
             while len(self._banned) > _VERSIONS_REMEMBERED:

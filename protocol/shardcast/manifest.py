@@ -236,6 +236,8 @@ class Expected:
     domain: signing.Domain
     limits: ManifestLimits
     chunk_bytes: int = SHARDCAST_CHUNK_BYTES
+    former: tuple[ChecksumAddress, ...] = ()
+    """Keys that were the trainer's before: what they signed is still served, and the digest says that it was published."""
 
     def open(self, data: bytes) -> Manifest:
         """Checks size, digest and signature of the wire form, and only then parses what is inside.
@@ -246,7 +248,8 @@ class Expected:
         if hashlib.sha256(body).digest() != self.digest:
             raise HashMismatch("manifest does not hash to the digest on chain")
         message = signing.PublishedManifest(self.run, self.step, self.digest)
-        message.require(signature, self.domain, self.trainer, "manifest")
+        signer = message.signer(signature, self.domain)
+        message.require(signature, self.domain, signer if signer in self.former else self.trainer, "manifest")
         manifest = Manifest.parse(body, self.limits, chunk_bytes=self.chunk_bytes)
         if (manifest.run, manifest.step) != (self.run, self.step):
             raise Malformed(f"manifest is of run {manifest.run}, step {manifest.step}, not {self.run}, {self.step}")

@@ -21,6 +21,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
+from eth_typing import ChecksumAddress
+
 from protocol import probe
 from protocol.chain import Chain, Sender
 from protocol.chain.settings import ChainSettings
@@ -68,6 +70,7 @@ RELAY, SEEDER = "relay", "seeder"
 # Of the time for a look-up, what peers get where the chain says where to go: at first, and while they did not find it the last time.
 _SHARE_OF_LOST_ORIGIN = 0.25  # of the time that a look-up may take, while relays are there without it
 _SHARE_OF_PEERS, _SHARE_OF_LOST_PEERS = 0.25, 0.05
+_TRAINER_SECONDS = 60.0  # for which the trainer's key is not asked for again
 _NAMES_SECONDS = 5.0  # to look up the names of origin and bootnodes
 _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
 
@@ -98,6 +101,8 @@ class Connection:
         self._directory = Directory(host)
         self._clock = clock
         self._kept_spec = kept_spec
+        self._trainers: list[ChecksumAddress] = []  # as they were seen, the present one last
+        self._trainer_until = float("-inf")
         self._hub: HubClient | None = None
         self._located: RunLocation | None = None
         self._peers_lost = False
@@ -107,6 +112,26 @@ class Connection:
     @cached_property
     def policy(self) -> Policy:
         return self.chain.policy(self.run)
+
+    @property
+    def trainer(self) -> ChecksumAddress:
+        """The key that publishes, and signs manifests, storage receipts and vouchers. Asked for again after _TRAINER_SECONDS, for the
+        owner may appoint another; while nobody answers, as it was."""
+        now = self._clock.monotonic()
+        if now >= self._trainer_until:
+            try:
+                self._trainers.append(self.chain.trainer(self.run))
+            except RpcUnavailable:
+                if not self._trainers:
+                    raise
+            self._trainer_until = now + _TRAINER_SECONDS
+        return self._trainers[-1]
+
+    @property
+    def former_trainers(self) -> tuple[ChecksumAddress, ...]:
+        """Keys that were the trainer's before, as far as this role knows: the run's first one, and those it has seen."""
+        present = self.trainer
+        return tuple(dict.fromkeys(key for key in (self.policy.trainer, *self._trainers) if key != present))
 
     @cached_property
     def spec(self) -> RunSpec:
@@ -260,7 +285,7 @@ class Connection:
     def _trusted(self, role: str, share: float = 1.0) -> Provider:
         """The provider of `role` that holds the trainer key; anybody may claim to be one. Without a PeerID where another than peers
         named it. Peers get this `share` of the usual time."""
-        trainer = self.policy.trainer
+        trainer = self.trainer
         if configured := self.peers.hub if role == "hub" else self.peers.origin:
             return Provider("", trainer, Endpoint(role, self.run, configured))
         self._located = located_if_told(self.chain, self.run, otherwise=self._located)

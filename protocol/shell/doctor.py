@@ -99,9 +99,13 @@ def _rest(subject: Subject) -> list[str]:
 def _contract_checks(subject: Subject) -> list[str]:
     if _runs(subject) is None:
         return []
-    names = ["code of Runs", "code of Bonds", "code of Court"]
+    names = [*_CODE]
     names += ["code of Vouchers", "addresses file"] * (subject.deployment is not None)
     return names + ["run", "jury"] * (subject.run is not None)
+
+
+_CODE = ("code of Runs", "code of Bonds", "code of Court", "code of Policies, Bench, Weights")
+"""Where one is not as shipped, nothing else is looked at."""
 
 
 def _runs(subject: Subject) -> str | None:
@@ -115,7 +119,7 @@ def _contracts(chain: Chain, subject: Subject) -> Iterator[Check]:
         check = _ran(name, _CHECKS[name], chain, subject)
         yield check
         left.remove(name)
-        if check.health == CheckOutcome.FAILED and name in ("code of Runs", "code of Bonds", "code of Court", "run"):
+        if check.health == CheckOutcome.FAILED and name in (*_CODE, "run"):
             yield from _skipped(left, f"{name} comes first")
             return
 
@@ -196,6 +200,13 @@ def _code_of_court(chain: Chain, subject: Subject) -> _Answer:
     return f"{chain.court.address} as shipped"
 
 
+def _code_of_what_they_brought(chain: Chain, subject: Subject) -> _Answer:
+    found = {"Policies": chain.policies, "Bench": chain.bench, "Weights": chain.weights}
+    for name, contract in found.items():
+        chain.check_code(name, contract.address)
+    return f"{', '.join(found)} as shipped"
+
+
 def _code_of_vouchers(chain: Chain, subject: Subject) -> _Answer:
     assert subject.deployment is not None
     chain.check_code("Vouchers", subject.deployment.vouchers)
@@ -231,17 +242,19 @@ def _run(chain: Chain, subject: Subject) -> _Answer:
 
 def _jury(chain: Chain, subject: Subject) -> _Answer:
     assert subject.run is not None
-    needed, seated = chain.policy(subject.run).jury, chain.seated_validators(subject.run)
+    policy, seated = chain.policy(subject.run), chain.seated_validators(subject.run)
+    needed = policy.jury
     if seated < needed:
         raise ConfigError(
             f"{seated} validators are seated and {needed} make a jury: nothing can be published",
             hint="approve more with `murmur run approve`; each then runs `murmur validator enlist`",
         )
-    return (
-        f"{seated} validators are seated, {needed} make a jury"
-        if needed
-        else "verdicts cannot be appealed: none needed"
-    )
+    if not needed:
+        return "verdicts cannot be appealed: none needed"
+    if not policy.liars_borne(seated):
+        hint = "approve five or more validators, so that one that lies or is silent decides nothing"
+        return f"{seated} validators are seated, of whom none may lie; {needed} make a jury", hint
+    return f"{seated} validators are seated, of whom {policy.liars_borne(seated)} may lie; {needed} make a jury"
 
 
 def _gas_money(chain: Chain, address: str) -> _Answer:
@@ -260,5 +273,6 @@ def _gas_money(chain: Chain, address: str) -> _Answer:
 
 _CHECKS = {
     "code of Runs": _code_of_runs, "code of Bonds": _code_of_bonds, "code of Court": _code_of_court,
+    "code of Policies, Bench, Weights": _code_of_what_they_brought,
     "code of Vouchers": _code_of_vouchers, "addresses file": _addresses, "run": _run, "jury": _jury,
 }  # fmt: skip

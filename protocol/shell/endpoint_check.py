@@ -47,7 +47,7 @@ class EndpointCheck:
 
 def check(chain: Chain, run: int, role: str, url: str, *, seconds: float = SECONDS) -> EndpointCheck:
     """Asks the endpoint. Raises ChainError where the chain does not say what it should serve."""
-    trainer = chain.policy(run).trainer
+    trainer = chain.trainer(run)
     began = time.monotonic()
     try:
         if role == "hub":

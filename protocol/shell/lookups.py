@@ -254,7 +254,7 @@ def trainer_of(here: Standpoint) -> tuple[Any, str | None, MurmurationError | No
         return None, None, None
     try:
         chain = here.chain.open()
-        return chain, chain.policy(here.chain.run).trainer, None
+        return chain, chain.trainer(here.chain.run), None
     except MurmurationError as error:
         return None, None, error
 

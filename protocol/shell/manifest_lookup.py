@@ -18,7 +18,8 @@ LOOKUP_SECONDS = 30.0
 def manifest_of(connection: Connection, step: int, digest: bytes, seconds: float = LOOKUP_SECONDS) -> Manifest:
     """The manifest that the chain has this digest of, without what it describes, from whoever keeps it. Raises Unavailable where nobody does within so many seconds."""
     with TemporaryDirectory() as folder, VersionStore(Path(folder), 1) as store:
-        client = Client(store, connection.chain.domain, connection.run, connection.policy.trainer)
+        client = Client(store, connection.chain.domain, connection.run, connection.trainer)
+        client.former = connection.former_trainers
         until = time.monotonic() + seconds
         fetch = client.attempt(step, digest, connection.sources(), until)
         return fetch.fetch_manifest(fetch.expected)[1]

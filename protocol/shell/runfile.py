@@ -57,6 +57,7 @@ FILLED_IN = frozenset((
     "spec.verification.calibrated",
 ))  # fmt: skip
 """What may be left out of [spec] because `complete` finds it by itself."""
+_AMOUNTS = ("node_stake", "validator_stake", "penalty", "bond", "jury_fee", "fee", "reward", "voucher_cap")
 _SIZE_ALONE, _HELD_OUT_ALONE = 100_000, 32
 _PACKAGE = "reasoning-gym"  # where an environment names none
 
@@ -78,38 +79,39 @@ class PolicyTable(Settings):
     """For which superseded weights still take work; longer than the longest rollout."""
     notice: int = Field(default=600, ge=1)
     """From the owner's announcement (pause, defund, ban) to its effect; at least grace."""
-    max_units: int = Field(ge=1, lt=2**32)
+    max_units: int = Field(ge=1, lt=2**29)
     """Most units, that is completion tokens, of one submission."""
     max_per_step: int = Field(ge=1, lt=2**16)
     """Most submissions of one seat for one step."""
     finder_bps: int = Field(default=2000, ge=0, le=5000)
     """The challenger's share of a slash, in hundredths of a per cent."""
-    quorum: int = Field(default=2, ge=0, lt=256)
-    """Votes for one side that decide an appeal."""
+    bond_bps: int = Field(default=2000, ge=0, le=10_000)
+    """A challenger risks this many hundredths of a per cent of what its case withholds, where that is more than bond."""
     co_signers: int = Field(default=1, ge=0, le=1)
     """1: a hard challenge needs a second validator's signature; 0: it needs none."""
-    leverage: int = Field(default=10, ge=1, lt=2**16)
-    """A seat's reward at risk of a verdict may be this many times its locked stake."""
+    leverage: int = Field(default=10, ge=1, lt=2**8)
+    """A proven seat's reward at risk of a verdict may be this many times its locked stake; that of a new one is at most its stake."""
     strikes: int = Field(default=10, ge=1, lt=256)
     """Rejected or skipped submissions within one window that suspend a seat."""
     node_stake: str
     """Locked by each node's seat; at least penalty + bond + strikes × fee."""
     validator_stake: str
-    """Locked by each validator's seat; at least bond."""
+    """Locked by each validator's seat; at least bond, and bond_bps of the largest submission there is."""
     penalty: str
-    """Slashed on a hard verdict, once for each seat."""
+    """Slashed on a hard verdict, once for each seat; all that a seat's key can lose by itself. At least bond where there are appeals."""
     bond: str
-    """At risk for the loser of an appeal; above 0 where there are appeals."""
+    """Least at risk in a case and in an appeal; above 0 where there are appeals."""
+    jury_fee: str = "1"
+    """Pay of a whole jury for each submission of an appealed case; at most bond for a case, and above 0 where there are appeals."""
+    voucher_cap: str = "100000"
+    """Most that vouchers signed by the trainer pay in one window."""
     fee: str = "0"
     """From the seat to the challenger, for each strike."""
     reward: str
     """Per unit, that is per completion token."""
 
     def policy(self, owner: str) -> Policy:
-        amounts = {
-            name: parse_tokens(getattr(self, name), least=0)
-            for name in ("node_stake", "validator_stake", "penalty", "bond", "fee", "reward")
-        }
+        amounts = {name: parse_tokens(getattr(self, name), least=0) for name in _AMOUNTS}
         return Policy(owner=owner, **{**self.model_dump(), **amounts})  # type: ignore[arg-type]
 
 

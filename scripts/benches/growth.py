@@ -111,12 +111,15 @@ class _World:
         self.settings = SimpleNamespace(poll_seconds=0.0)
         nobody = "0x" + "0" * 40
         self.policy = Policy(
-            nobody, 0, nobody, 1, nobody, 60, 60, 100_000, 1, _DAY, 3600, 3600, 2000, 1, 0, 1, 1, 1, BATCH, 1000, 10  # type: ignore[arg-type]
+            owner=nobody, fee=0, trainer=nobody, reward=1, gate=nobody, notice=60, grace=60, max_units=100_000, bond=1,  # type: ignore[arg-type]
+            jury_fee=1, bond_bps=0, finder_bps=2000, co_signers=0, strikes=10, leverage=200, window=_DAY, appeal=3600,
+            vote=3600, max_per_step=BATCH, node_stake=1, penalty=1, validator_stake=1, voucher_cap=1,
         )  # fmt: skip
         self.chain = Chain(url, RUNS)
         self.chain.policy = lambda run: self.policy  # type: ignore[method-assign]
         self.hub = HubClient(url, RUN, DOMAIN, key=key, now=lambda: life.time)
         self.trusted = key
+        self.trainer, self.former_trainers = nobody, ()
         self.gossip = None  # what is not heard is asked for: nothing less to do
 
     def book(self, path: Path | None = None) -> Book:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from eth_utils import keccak, to_checksum_address
 
-from benches.recorded import BATCH, CHAIN_ID, COURT, NODES, RUN, RUNS, Recording, _log
+from benches.recorded import BATCH, BENCH, CHAIN_ID, NODES, RUN, RUNS, Recording, _log
 from protocol import rendezvous
 from protocol.constants import PROTOCOL_VERSION
 from protocol.hub.wire import PAGE
@@ -104,11 +104,10 @@ class Life:
     def _seats(self, first: int) -> list[str]:
         if first > 1:
             return []
-        seats = [
-            _log(1, NODES + at, _SEATED, [f"0x{int(address, 16):064x}"], f"{1:064x}{0:064x}")
+        return [
+            _log(1, NODES + at, _SEATED, [f"0x{int(address, 16):064x}"], f"{1:064x}{0:064x}", BENCH)
             for at, address in enumerate(self._validators)
         ]
-        return [seat.replace(RUNS, COURT) for seat in seats]
 
     def listing(self, what: str, after: int) -> str:
         entries = self.receipts[after : after + PAGE] if what == "receipts" else []

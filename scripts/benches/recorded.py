@@ -21,7 +21,7 @@ from typing import Any
 from eth_utils import keccak
 
 CHAIN_ID, RUN = 8453, 3
-RUNS, COURT = "0x" + "A1" * 20, "0x" + "B2" * 20
+RUNS, COURT, WEIGHTS, POLICIES, BENCH = ("0x" + digits * 20 for digits in ("A1", "B2", "B3", "B4", "B5"))
 NODES, BATCH = 250, 16
 _QUIET = 50  # blocks at the end, in which everything settles
 _START = 1_700_000_000
@@ -32,7 +32,7 @@ def _topic(signature: str) -> str:
 
 
 _SUBMITTED = _topic("Submitted(uint256,address,bytes32,uint32,uint32,uint32)")
-_PUBLISHED = _topic("Published(uint256,uint32,bytes32,bytes32)")
+_PUBLISHED = _topic("Published(uint256,uint32,bytes32)")
 _JOINED = _topic("Joined(uint256,address,address,bytes,uint8)")
 _RUN = f"0x{RUN:064x}"
 
@@ -71,7 +71,7 @@ class Recording:
                 continue
             step, turn = divmod(block - 2, NODES + 1)
             if turn == 0:
-                yield _log(block, 0, _PUBLISHED, [f"0x{step:064x}"], f"{step:064x}{step + 1:064x}")
+                yield _log(block, 0, _PUBLISHED, [f"0x{step:064x}"], f"{step + 1:064x}", WEIGHTS)
                 continue
             done = (step * NODES + turn - 1) * BATCH
             for sequence in range(min(BATCH, self.events - done)):
@@ -86,8 +86,10 @@ class Recording:
 
     def _call(self, data: str) -> str:
         selector = data[2:10]
-        if selector in (_selector("court()"), _selector("bonds()")):
-            return "0x" + COURT[2:].rjust(64, "0")
+        places = {"court": COURT, "bonds": COURT, "weights": WEIGHTS, "policies": POLICIES, "bench": BENCH}
+        for name, address in places.items():
+            if selector == _selector(f"{name}()"):
+                return "0x" + address[2:].rjust(64, "0")
         steps, rest = divmod(self.turns, NODES)
         if selector == _selector("published(uint256)"):
             return f"0x{steps + (rest > 0):064x}"
@@ -95,7 +97,7 @@ class Recording:
             number = int(data[-6:], 16)
             is_last = steps * NODES + number + 1 == self.turns
             step = steps if number < rest else steps - 1
-            words = [0] * 21
+            words = [0] * 23
             words[1], words[8] = 1, max(step, 0)
             words[9] = 0 if step < 0 else self.events - (self.turns - 1) * BATCH if is_last else BATCH
             return "0x" + "".join(f"{word:064x}" for word in words)
@@ -114,10 +116,10 @@ def _hash(number: int) -> str:
     return f"0x{number + (0xD4 << 248):064x}"
 
 
-def _log(block: int, index: int, topic: str, topics: list[str], data: str) -> str:
+def _log(block: int, index: int, topic: str, topics: list[str], data: str, address: str = RUNS) -> str:
     named = '","'.join([topic, _RUN, *topics])
     return (
-        f'{{"address":"{RUNS}","topics":["{named}"],"data":"0x{data}","blockHash":"{_hash(block)}","blockNumber":"{block:#x}",'
+        f'{{"address":"{address}","topics":["{named}"],"data":"0x{data}","blockHash":"{_hash(block)}","blockNumber":"{block:#x}",'
         f'"blockTimestamp":"{_START + 2 * block:#x}","transactionHash":"0x{block + (0xE5 << 248):064x}","transactionIndex":"0x0",'
         f'"logIndex":"{index:#x}","removed":false}}'
     )

@@ -30,7 +30,7 @@ HELP, READ = 0.3, 1.0
 _BIN = Path(sys.executable).parent
 _TYPER = "import typer\napp = typer.Typer()\n@app.command()\ndef hello(name: str) -> None: 'Say it.'\napp()"
 _POLICY = PolicyTable(
-    trainer="0x" + "7e" * 20, max_units=1000, max_per_step=4, quorum=0, appeal=0, co_signers=0,
+    trainer="0x" + "7e" * 20, max_units=1000, max_per_step=4, appeal=0, co_signers=0,
     node_stake="100", validator_stake="100", penalty="50", bond="10", reward="0.01",
 )  # fmt: skip
 

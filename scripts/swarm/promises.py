@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from cheats.play import PLAYS
 
 from node.judging.rules import available
-from protocol.chain.types import Stage
 from protocol.shell.money import tokens
 from protocol.verdict import Outcome, Receipt
 from swarm.accident import Interrupted
@@ -170,10 +169,10 @@ def punished(watch: Watch, node: Member) -> Iterator[str]:
     for _, challenged in watch.seen.challenged:
         submissions[challenged.seat, challenged.number].add(submission_of(challenged))
     for case in watch.seen.settled:
-        if case.seat != node.address or case.verdict != Stage.UPHELD:
+        if case.seat != node.address or not case.upheld:
             continue
-        if case.hard or not submissions[case.seat, case.number] <= late:
-            kind = "hard" if case.hard else "soft"
+        if case.convicted or not submissions[case.seat, case.number] <= late:
+            kind = "hard" if case.convicted else "soft"
             yield f"{node.name} is honest, and the {kind} case {case.number} against it was upheld"
 
 

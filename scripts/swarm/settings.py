@@ -76,7 +76,7 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         "peers": {"listen": host.listen, "bootnodes": [bootnode]},
         "policy": {
             "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": max(1000, units),
-            "max_per_step": 3, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
+            "max_per_step": 3, "co_signers": 1, "bond_bps": 1000, "jury_fee": "1", "voucher_cap": "100000", "leverage": 10, "strikes": 10, "node_stake": "100",
             "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
         },
         "spec": tables["spec"]

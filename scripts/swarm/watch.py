@@ -11,6 +11,7 @@ from typing import Any
 
 from protocol.chain import Chain
 from protocol.chain.events import (
+    Abstained,
     Appealed,
     Challenged,
     Claimed,
@@ -181,15 +182,17 @@ class Watch:
             case Appealed() as e:
                 return f"{self.name(e.appellant)} appeals against case {e.number}"
             case Voted() as e:
-                kind = "uphold" if e.uphold else "reject"
-                return f"{self.name(e.validator)} votes to {kind} case {e.number} against {self.name(e.seat)}"
+                found = "hard" if e.found_hard else "false" if e.found_false else "good"
+                return f"{self.name(e.validator)} votes on case {e.number} against {self.name(e.seat)}: {found}"
+            case Abstained() as e:
+                return f"{self.name(e.validator)} abstains from case {e.number} against {self.name(e.seat)}: {e.reason}"
             case Settled() as e:
                 seen.settled.append(e)
                 lost = f"{e.units} units revoked"
                 if e.slashed:
                     seen.slashed.append((event, e))
                     lost += f", slashed {tokens(e.slashed)}"
-                return f"case {e.number} against {self.name(e.seat)} {Stage(e.verdict).name.lower()}: {lost}"
+                return f"case {e.number} against {self.name(e.seat)} {Stage(e.stage).name.lower()}: {lost}"
             case Left(role=3) as e:
                 seen.banned.add(e.seat)
                 return f"{self.name(e.seat)} banned"

@@ -22,15 +22,15 @@ from swarm.anvil import Anvil
 
 TOKEN = 10**18
 DAY = 86_400
-_SEATED_SLOT = 2  # of Court: mapping `seated`
+_LEVELS_SLOT = 3  # of Bench: mapping `_levels`
 
 
 def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
     policy = Policy(
         owner=owner.address, fee=TOKEN, trainer=trainer.address, reward=TOKEN // 100, gate="0x" + "0" * 40,  # type: ignore[arg-type]
-        notice=60, grace=60, max_units=100_000, bond=10 * TOKEN, window=DAY, appeal=3600, vote=3600, finder_bps=2000,
-        quorum=1, co_signers=0, node_stake=100 * TOKEN, validator_stake=500 * TOKEN, penalty=60 * TOKEN,
-        max_per_step=16, leverage=1000, strikes=10,
+        notice=60, grace=60, max_units=100_000, bond=10 * TOKEN, jury_fee=TOKEN, bond_bps=1000, finder_bps=2000, co_signers=0,
+        strikes=10, leverage=200, window=DAY, appeal=3600, vote=3600, max_per_step=16, node_stake=100 * TOKEN,
+        penalty=60 * TOKEN, validator_stake=500 * TOKEN, voucher_cap=10**6 * TOKEN,
     )  # fmt: skip
     return replace(policy, **changes)  # type: ignore[arg-type]
 
@@ -59,6 +59,8 @@ class World:
     vouchers: str
     """Address of Vouchers."""
     senders: dict[str, Sender] = field(default_factory=dict)
+    real: bool = False
+    """Whether a validator was seated: then Bench counts those that are."""
 
     @classmethod
     def fresh(cls, anvil: Anvil, spec_digest: bytes = b"\x07" * 32, **policy: object) -> World:
@@ -121,7 +123,7 @@ class World:
     def logs(self, first: int = 0, last: int | None = None) -> list[Event]:
         """Events of the contracts in blocks first … last, in order, decoded as those of receipts are: what books are held to."""
         chain = self.chain
-        addresses = [contract.address for contract in (chain.runs, chain.bonds, chain.court)]
+        addresses = [*chain.places, chain.bonds.address]
         until = "latest" if last is None else hex(last)
         entries = chain.ask("eth_getLogs", [{"address": addresses, "fromBlock": hex(first), "toBlock": until}])
         return [
@@ -131,11 +133,35 @@ class World:
         ]  # fmt: skip
 
     def pretend_jury(self, validators: int = 100) -> None:
-        """Has Court count more seated validators than there are: most tests publish without a whole jury at work."""
-        slot = keccak(encode(["uint256", "uint256"], [self.run, _SEATED_SLOT]))
-        value = "0x" + validators.to_bytes(32, "big").hex()
-        self.anvil.request("anvil_setStorageAt", self.chain.court.address, "0x" + slot.hex(), value)
+        """Has Bench count seated validators where there are none: most tests publish without a whole jury at work.
+
+        Of the first real one on (`seat_validator`) Bench counts those, for they are who votes; `publish` pretends a jury for as
+        long as it takes."""
+        self._set_levels((0, validators) if validators else None)
         assert self.chain.seated_validators(self.run) == validators
+
+    def _set_levels(self, level: tuple[int, int] | None) -> None:
+        """Makes this (since, validators) the only entry of Bench's count; None: there is none."""
+        slot = keccak(encode(["uint256", "uint256"], [self.run, _LEVELS_SLOT]))
+        self._store(slot, int(level is not None))
+        if level is not None:
+            self._store(keccak(slot), level[0] | level[1] << 40)
+
+    def _store(self, slot: bytes, value: int) -> None:
+        place, word = "0x" + slot.hex(), "0x" + value.to_bytes(32, "big").hex()
+        self.anvil.request("anvil_setStorageAt", self.chain.bench.address, place, word)
+
+    def _levels(self) -> tuple[bytes, int]:
+        """(slot, value) of the newest entry of Bench's count."""
+        slot = keccak(encode(["uint256", "uint256"], [self.run, _LEVELS_SLOT]))
+
+        def ask(place: bytes) -> int:
+            return int(
+                self.anvil.request("eth_getStorageAt", self.chain.bench.address, "0x" + place.hex(), "latest"), 16
+            )
+
+        newest = (int.from_bytes(keccak(slot), "big") + max(0, ask(slot) - 1)).to_bytes(32, "big")
+        return newest, ask(newest)
 
     def sender(self, key: Key) -> Sender:
         """A sender with gas money for `key`; always the same one for the same key."""
@@ -156,6 +182,9 @@ class World:
 
     def seat_validator(self, validator: Key) -> None:
         policy = self.chain.policy(self.run)
+        if not self.real:
+            self.pretend_jury(0)
+            self.real = True
         self.owner.send(self.chain.deposit(validator.address, policy.validator_stake))
         self.owner.send(self.chain.approve_validator(self.run, validator.address, True))
         self.sender(validator).send(self.chain.enlist(self.run, True))
@@ -167,8 +196,16 @@ class World:
         return self.sender(validator).send(self.chain.accuse(self.run, ref, samples, b"\x0e" * 32, nobody))
 
     def publish(self, step: int, manifest: bytes = b"\x0a" * 32) -> bytes:
-        """Publishes a version and returns its beacon."""
+        """Publishes a version, draws its beacon and returns it."""
+        place, level = self._levels()
+        if self.real:
+            self._store(place, level & ((1 << 40) - 1) | 100 << 40)
         self.trainer.send(self.chain.publish(self.run, step, manifest))
+        if self.real:
+            self._store(place, level)
+        for _ in range(2):  # the block whose hash the beacon is made of, and one that can look back at it
+            self.anvil.request("evm_mine")
+        self.trainer.send(self.chain.draw(self.run, step))
         return self.chain.publication(self.run, step).beacon
 
     def submit(self, node: Key, step: int, sequence: int, root: bytes, units: int = 10) -> SubmissionRef:

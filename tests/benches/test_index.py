@@ -16,7 +16,7 @@ def test_recorded_events_have_the_form_of_anvils(world: World) -> None:
     world.seat_node(Key.generate(), node)
     world.publish(0)
     world.submit(node, 0, 0, b"\x01" * 32)
-    query = {"fromBlock": "0x0", "toBlock": "latest", "address": world.chain.runs.address}
+    query = {"fromBlock": "0x0", "toBlock": "latest", "address": list(world.chain.places)}
     real = {entry["topics"][0]: entry for entry in world.anvil.request("eth_getLogs", query)}
     recorded = list(map(json.loads, Recording(BATCH).logs(0, 9)))
     assert len(recorded) == NODES + 1 + BATCH

@@ -16,7 +16,8 @@ from protocol.chain.endpoints import Endpoints
 from protocol.identity import Key
 from tests.clock import VirtualClock
 
-RUNS, COURT, BONDS = ("0x" + digit * 40 for digit in "abc")
+RUNS, COURT, BONDS, WEIGHTS, POLICIES, BENCH = ("0x" + digit * 40 for digit in "abcdef")
+_PLACES = {"Runs": RUNS, "Court": COURT, "Policies": POLICIES, "Bench": BENCH, "Weights": WEIGHTS}
 RUN, CHAIN_ID = 1, 8_453
 NODE, VALIDATOR, STRANGER = (Key.from_secret(keccak(text=name)).address for name in ("node", "validator", "stranger"))
 _NOBODY = "0x" + "0" * 40
@@ -49,7 +50,7 @@ class FakeChain:
             self.logs.append(log_entry(self.blocks[-1], index, contract, name, values))
 
     def publish(self, step: int) -> None:
-        self.mine(1, ("Runs", "Published", (step, b"\x0a" * 32, b"\x0b" * 32)))
+        self.mine(1, ("Weights", "Published", (step, b"\x0a" * 32)), ("Weights", "Drawn", (step, b"\x0b" * 32)))
 
     def submit(self, sequence: int) -> None:
         self.mine(1, submitted(sequence))
@@ -88,6 +89,9 @@ class FakeChain:
     def _call(self, data: str, at: int) -> str:
         if data.startswith(_selector("court()")):
             return _words(["address"], [COURT])
+        for name, address in (("weights", WEIGHTS), ("policies", POLICIES), ("bench", BENCH)):
+            if data.startswith(_selector(f"{name}()")):
+                return _words(["address"], [address])
         if data.startswith(_selector("published(uint256)")):
             return _words(["uint32"], [self._count("Published", at)])
         if data.startswith(_selector("seats(uint256,address)")):
@@ -108,7 +112,7 @@ def submitted(sequence: int) -> tuple[str, str, tuple[Any, ...]]:
 
 
 def seated(validator: str) -> tuple[str, str, tuple[Any, ...]]:
-    return "Court", "ValidatorSeated", (validator, True, 0)
+    return "Bench", "ValidatorSeated", (validator, True, 0)
 
 
 def log_entry(of: dict[str, Any], index: int, contract: str, name: str, values: tuple[Any, ...]) -> dict[str, Any]:
@@ -121,7 +125,7 @@ def log_entry(of: dict[str, Any], index: int, contract: str, name: str, values: 
         if not each["indexed"]
     ]
     return {
-        "name": name, "address": RUNS if contract == "Runs" else COURT, "blockNumber": of["number"], "blockHash": of["hash"],
+        "name": name, "address": _PLACES[contract], "blockNumber": of["number"], "blockHash": of["hash"],
         "logIndex": hex(index), "transactionHash": "0x" + keccak(text=f"{name}{values}{of['hash']}").hex(),
         "topics": ["0x" + keccak(text=f"{name}({','.join(types)})").hex(),
                    *(word for word, each in zip(words, event["inputs"], strict=True) if each["indexed"])],
@@ -142,7 +146,7 @@ SEAT = _type("Runs", "seats")
 
 def seat_of(count: int) -> tuple[Any, ...]:
     """Of a node that submitted so often for step 0."""
-    return (_NOBODY, 1, 0, False, 0, 0, 0, 0, 0, count, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, _NOBODY)
+    return (_NOBODY, 1, 0, False, 0, 0, 0, 0, 0, count, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, _NOBODY, 0, 0)
 
 
 def _selector(signature: str) -> str:

@@ -49,7 +49,7 @@ def test_it_holds_every_event_of_its_run_as_receipts_are_decoded(world: World, t
     refs = submitting(world, node, 0, 1, 2)
     world.sender(validator).send(world.chain.challenge(world.run, refs[:2], b"\x0e" * 32))
     world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    world.sender(juror).send(world.chain.vote(world.run, node.address, 1, False))
+    world.sender(juror).send(world.chain.vote(world.run, node.address, 1, 0, 0, bytes(32)))
     world.anvil.advance(DAY + DAY // 5 + 1)
     world.sender(operator).send(world.chain.claim(world.run, node.address))
     book = Book(world.chain, world.run, tmp_path / "chain.sqlite")
@@ -188,7 +188,7 @@ def test_cases_are_told_with_all_that_was_brought_into_them(world: World) -> Non
     book.poll()
     case = book.case(node.address, 2)
     assert case is not None
-    assert (case.verdict, case.convicts, list(book.convictions())) == (Stage.UPHELD, True, [case])
+    assert (case.stage, case.convicts, list(book.convictions())) == (Stage.UPHELD, True, [case])
     assert book.is_convicted(node.address)
     assert case.position > cursor
     assert [c.number for c in book.open_cases(node.address)] == [1]
@@ -405,7 +405,7 @@ def test_a_process_killed_in_mid_sync_leaves_a_book_that_another_goes_on_with(wo
     book = Book(world.chain, world.run, path)
     book.poll()
     assert sequences(submissions_of(book, node.address, 0)) == list(range(12))
-    assert len(book.changes_since(0).events) == len(book.events(Published)) + 3  # run, money, seat
+    assert len(book.changes_since(0).events) == len(book.events(Published)) + 4  # run, money, seat, beacon
     book.close()
 
 

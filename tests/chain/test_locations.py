@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from swarm.anvil import Anvil
 from swarm.world import World
 
 from protocol.chain import Chain, artifacts
-from protocol.errors import TransactionReverted, VersionMismatch
-
-BEFORE = Path(__file__).parent / "court_without_locations.hex"
-"""Bytecode of the last Court that made no Locations."""
+from protocol.errors import TransactionReverted
 
 
 def test_the_owner_alone_says_where_a_run_is_and_takes_it_back(world: World) -> None:
@@ -36,28 +30,8 @@ def test_each_run_has_a_location_of_its_own(world: World) -> None:
     assert (world.chain.located(world.run), world.chain.located(other.run)) == (b"here", b"there")
 
 
-def test_contracts_that_are_older_than_locations_work_as_before_and_say_so(
-    anvil: Anvil, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    today = artifacts.load
-    old = artifacts.Artifact("Court", today("Court").abi, BEFORE.read_text().strip(), "", ())
-    with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "load", lambda name: old if name == "Court" else today(name))
-        patch.setattr(artifacts.Artifact, "is_code", lambda *_: True)
-        world = World.another(anvil)
-    chain = Chain(anvil.rpc, world.chain.runs.address)
-    chain.check()
-    assert chain.locations is None
-    assert chain.located(world.run) == b""
-    with pytest.raises(VersionMismatch, match="before there were any"):
-        chain.locate(world.run, b"{}")
-    world.publish(0)
-    assert chain.published(world.run) == 1
-
-
-def test_no_other_code_passes_for_an_earlier_version(world: World) -> None:
+def test_no_other_code_passes_for_ours(world: World) -> None:
     court = artifacts.load("Court")
     code = world.chain.ethereum.code(world.chain.court.address)
     assert court.is_code(code)
     assert not court.is_code(code[:-1] + bytes([code[-1] ^ 1]))
-    assert not any(each.is_code(code) for each in court.earlier)

@@ -26,7 +26,7 @@ class FakeChain:
     """Answers what `Authority` asks."""
 
     def __init__(self, trainer: Key) -> None:
-        self.trainer = trainer
+        self.trainer_key = trainer
         self.domain = Domain(31337, "0x" + "Ab" * 20)  # type: ignore[arg-type]
         self.head_step, self.time = HEAD, NOW
         self.validators: dict[str, Any] = {}
@@ -35,7 +35,10 @@ class FakeChain:
         self.asked: list[str] = []
 
     def policy(self, run: int) -> Any:
-        return SimpleNamespace(trainer=self.trainer.address, validator_stake=STAKE, node_stake=STAKE)
+        return SimpleNamespace(validator_stake=STAKE, node_stake=STAKE)
+
+    def trainer(self, run: int) -> str:
+        return self.trainer_key.address
 
     def head(self, run: int) -> Any:
         self._require_up()

@@ -14,6 +14,7 @@ from swarm.world import World
 
 from protocol.chain import Sender
 from protocol.chain.calls import Call
+from protocol.chain.events import Drawn
 from protocol.chain.sender import Sent
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
@@ -302,3 +303,37 @@ def test_what_is_being_written_is_shown_and_becomes_the_version_that_is_publishe
         assert publisher.turn()
         assert bench.on_chain == [bench.served(0)]
         assert bench.store.opened(0) is not None, "who fetches it ahead may not know yet that it is published"
+
+
+def looks(publisher: Publisher, *, blocks: int) -> None:
+    """So many blocks later the hub has read the chain and has a turn."""
+    publisher._sender.chain.ask("anvil_mine", [hex(blocks)])
+    publisher._book.poll()
+    publisher.turn()
+
+
+def test_the_beacon_is_drawn_once_the_block_that_it_is_made_of_is_there(bench: Bench) -> None:
+    chain, run = bench.world.chain, bench.world.run
+    bench.put(0)
+    with bench.life() as publisher:
+        turn_until_idle(publisher)
+        assert not chain.publication(run, 0).is_drawn
+        looks(publisher, blocks=2)
+        drawn = chain.publication(run, 0)
+        assert drawn.is_drawn
+        assert drawn.beacon == chain.beacon(run, 0)
+        looks(publisher, blocks=1)
+        assert len(publisher._book.events(Drawn)) == 1
+
+
+def test_a_beacon_that_everybody_missed_is_made_of_a_later_block(bench: Bench) -> None:
+    chain, run = bench.world.chain, bench.world.run
+    bench.put(0)
+    with bench.life() as publisher:
+        turn_until_idle(publisher)
+        before = chain.beacon_source(run, 0)
+        looks(publisher, blocks=300)
+        assert not chain.publication(run, 0).is_drawn
+        assert chain.beacon_source(run, 0) > before + 256
+        looks(publisher, blocks=3)
+        assert chain.publication(run, 0).is_drawn

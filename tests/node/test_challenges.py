@@ -238,7 +238,7 @@ def test_a_seat_answers_nobody_but_validators(desk: Desk, tmp_path: Path) -> Non
         domain = desk.world.chain.domain
 
         def validator(self, run: int, address: str) -> Validator:
-            return Validator(False, 0, 0, 0, 0)
+            return Validator(0, 0, False, 0, 0, 0)
 
     seat._c.chain = Dismissed()  # type: ignore[assignment]
     assert not seat.turn()

@@ -23,7 +23,7 @@ def test_a_hub_that_is_down_saves_nobody_from_a_challenge(stage: Stage, panel: P
     service = panel.seat()
     made, submission = inflated(stage, node)
     challenge = service._court.challenge
-    service._court.challenge = lambda now: None
+    service._court.challenge = lambda *_: None
     stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if method == "POST" else None
     rounds(service)
     assert service._judgements.get(submission).state == states.DECIDED
@@ -63,7 +63,9 @@ def test_cases_are_settled_when_their_time_has_come_also_after_a_restart(stage: 
     assert service._judgements.get(submission).state == states.CLOSED
 
 
-one_bond = pytest.mark.parametrize("stage", [{"validator_stake": 10 * TOKEN}], indirect=True, ids=["one bond"])
+one_bond = pytest.mark.parametrize(
+    "stage", [{"validator_stake": 10 * TOKEN, "bond_bps": 0}], indirect=True, ids=["one bond"]
+)
 """A seat whose stake is enough for one case at a time."""
 
 
@@ -97,7 +99,7 @@ both_deaths = pytest.mark.parametrize("dies", [dies_before_noting_a_case, dies_b
 def settled(stage: Stage, service: ValidatorService, *submissions: bytes) -> bool:
     """Whether nothing of this validator's is open any more: its judgements are closed and its bonds free."""
     closed = {service._judgements.get(submission).state for submission in submissions} == {states.CLOSED}
-    return closed and not stage.world.chain.validator(stage.world.run, service._address).open_cases
+    return closed and not stage.world.chain.validator(stage.world.run, service._address).at_risk
 
 
 @both_deaths
@@ -132,13 +134,13 @@ def test_a_case_that_was_not_noted_is_settled_though_more_was_found_meanwhile(
     before = [softly_wrong(stage, node, sequence)[1] for sequence in range(2)]
     past_grace(stage)
     with monkeypatch.context() as patch:
-        patch.setattr(service._court, "challenge", lambda now: None)
+        patch.setattr(service._court, "challenge", lambda *_: None)
         until(lambda: len(panel.all_receipts()) == 2, service, what="the findings")
     dies(service, monkeypatch)
     with pytest.raises(Killed):
         rounds(service)
     service = panel.start(service._c.key)
-    monkeypatch.setattr(service._court, "challenge", lambda now: None)
+    monkeypatch.setattr(service._court, "challenge", lambda *_: None)
     after = softly_wrong(stage, node, 2)[1]
     past_grace(stage)
     until(lambda: len(panel.all_receipts()) == 3, service, what="another finding")
@@ -234,7 +236,7 @@ def test_a_case_costs_the_same_however_many_submissions_it_lists(
     service = panel.seat()
     submissions = [softly_wrong(stage, node, sequence)[1] for sequence in range(3)]
     past_grace(stage)
-    monkeypatch.setattr(service._court, "challenge", lambda now: None)
+    monkeypatch.setattr(service._court, "challenge", lambda *_: None)
     until(lambda: len(panel.all_receipts()) == 3, service, what="the findings")
     monkeypatch.undo()
     rounds(service, count=2)
@@ -282,7 +284,7 @@ def test_what_matters_most_is_challenged_first(stage: Stage, panel: Panel) -> No
     stage.publish()
     service = panel.seat()
     challenge = service._court.challenge
-    service._court.challenge = lambda now: None
+    service._court.challenge = lambda *_: None
     soft, _ = softly_wrong(stage, one)
     past_grace(stage)
     until(panel.all_receipts, service, what="the soft finding")

@@ -41,7 +41,7 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
     world.accuse(validator, made.ref)
     with running(worker):
         eventually(waits_because(stage, "hard case"), what="the status says so")
-        eventually(lambda: 1 in worker._defence._done, what="it has looked")
+        eventually(lambda: worker._defence._done, what="it has looked")
         assert world.chain.state(world.run, made.ref) == State.CHALLENGED
 
 

@@ -18,7 +18,7 @@ from node.judging.evidence import Evidence
 from node.judging.history import CountedReceipt, History
 from node.judging.judge import details
 from node.judging.replay import compare, replay
-from node.validator.jury import Opinion, _upholds
+from node.validator.jury import Opinion, ballot
 from node.validator.service import ValidatorService, _Judged
 from protocol import canonical, eprocess, history, statistics
 from protocol.chain.types import Case, Role
@@ -155,28 +155,35 @@ def opinion(outcome: Outcome, rule: str, samples: int, *, doubtful: bool = False
     return Opinion(details, 0, doubtful)
 
 
+def vote(named: int, *found: Opinion, hard: bool = True) -> tuple[int, int] | None:
+    """(false, hard), each a bit for each submission."""
+    case: Any = type("", (), {"hard": hard, "samples": named})
+    paper = ballot(case, dict(enumerate(found)))
+    return None if paper is None else (paper.found_false, paper.found_hard)
+
+
 @pytest.mark.parametrize(
-    ("named", "found", "vote"),
+    ("named", "found", "expected"),
     [
-        (0, opinion(Outcome.HARD, HISTORY, 0), True),
-        (0, opinion(Outcome.SOFT, HISTORY, 0), None),  # graver than it finds
-        (0, opinion(Outcome.ACCEPT, "", 3), False),
+        (0, opinion(Outcome.HARD, HISTORY, 0), (1, 1)),
+        (0, opinion(Outcome.SOFT, HISTORY, 0), (1, 0)),  # graver than it finds
+        (0, opinion(Outcome.ACCEPT, "", 3), (0, 0)),
         (0, opinion(Outcome.ACCEPT, "", 3, doubtful=True), None),
-        (0, opinion(Outcome.HARD, "sampling", 3), None),  # another charge than was brought
-        (3, opinion(Outcome.HARD, HISTORY, 0), None),
+        (0, opinion(Outcome.HARD, "sampling", 3), (1, 1)),  # a case without rows holds nobody to account
+        (3, opinion(Outcome.HARD, HISTORY, 0), (1, 0)),
     ],
 )  # fmt: skip
-def test_a_juror_upholds_sums_for_sums_and_rows_for_rows(named: int, found: Opinion, vote: bool | None) -> None:
-    case: Any = type("", (), {"hard": True, "samples": named})
-    assert _upholds(case, [found]) is vote
+def test_a_juror_finds_sums_for_sums_and_rows_for_rows(
+    named: int, found: Opinion, expected: tuple[int, int] | None
+) -> None:
+    assert vote(named, found) == expected
 
 
-def test_a_doubtful_juror_leaves_a_soft_case_to_others_and_one_good_submission_clears_it() -> None:
-    case: Any = type("", (), {"hard": False, "samples": 0})
+def test_a_doubtful_juror_leaves_a_soft_case_to_others_where_it_knows_nothing_of_it() -> None:
     doubtful, soft = opinion(Outcome.ACCEPT, "", 3, doubtful=True), opinion(Outcome.SOFT, HISTORY, 0)
-    assert _upholds(case, [soft]) is True
-    assert _upholds(case, [soft, doubtful]) is None
-    assert _upholds(case, [soft, doubtful, opinion(Outcome.ACCEPT, "", 3)]) is False
+    assert vote(0, doubtful, doubtful, hard=False) is None
+    assert vote(0, soft, hard=False) == (1, 0)
+    assert vote(0, soft, doubtful, opinion(Outcome.ACCEPT, "", 3), hard=False) == (1, 0)
 
 
 def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(tiny_run: TinyRun) -> None:
@@ -195,9 +202,8 @@ def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(
         )  # fmt: skip
         judged = _Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly)
         again = ValidatorService._recounted(service, judged, grossly)
-        case: Any = SimpleNamespace(hard=True, samples=0)
-        found[hardware] = _upholds(case, [Opinion(again.details, 0)])
-    assert found == {0: True, 1: None}
+        found[hardware] = vote(0, Opinion(again.details, 0))
+    assert found == {0: (1, 1), 1: (1, 0)}
 
 
 # ---- on a chain ------------------------------------------------------------------------------------------------------

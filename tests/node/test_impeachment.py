@@ -125,7 +125,7 @@ class History(View):
         for number in range(convictions):
             node, block = f"0x{number:040x}", 10 * (number + 1)
             opened: Any = Challenged(1, node, bytes(32), 0, 0, validator, True, bytes(32), node, 1)  # type: ignore[arg-type]
-            closed: Any = Settled(1, node, 1, int(CaseStage.UPHELD), True, 0, 0)  # type: ignore[arg-type]
+            closed: Any = Settled(1, node, 1, int(CaseStage.UPHELD), 1, 0, True, 0, 0)  # type: ignore[arg-type]
             for index, data in enumerate((opened, closed)):
                 place = bytes([index]) + block.to_bytes(31, "big")
                 found.append(Log(block, index, place, place, type(data), astuple(data)))

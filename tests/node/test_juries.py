@@ -6,7 +6,6 @@ import pytest
 from swarm.world import TOKEN
 
 from protocol.chain.types import Role, State
-from protocol.chain.types import Stage as CaseStage
 from tests.node.judging import inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
 
@@ -38,21 +37,19 @@ def test_a_jury_clears_the_innocent_and_the_accuser_pays(stage: Stage, panel: Pa
     assert world.chain.seat(world.run, node.address).role == Role.ACTIVE
 
 
-def test_a_juror_that_finds_a_hard_case_merely_soft_does_not_vote(stage: Stage, panel: Panel) -> None:
+def test_a_juror_that_finds_a_hard_case_merely_soft_says_so(stage: Stage, panel: Panel) -> None:
+    """The submission earns nothing, and neither seat nor accuser loses a bond."""
     node, world, zealot = stage.seated(), stage.world, stage.validator()
     stage.publish()
     juror = panel.seat(fallback_seconds=0.01)
     made, _ = softly_wrong(stage, node)
     world.accuse(zealot, made.ref)
-    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
+    world.sender(stage.operators[node.address]).send(world.chain.appeal(world.run, node.address, 1))
     past_grace(stage)
-    rounds(juror, count=12)
-    case = panel.case(made.ref)
-    assert (case.uphold, case.reject, case.stage) == (0, 0, CaseStage.APPEALED)
-    world.anvil.advance(world.chain.policy(world.run).vote)
-    world.sender(node).send(world.chain.settle(world.run, node.address, 1))
-    assert panel.state(made.ref) == State.REVOKED
-    assert world.chain.account(stage.operators[node.address].address).active == 100 * TOKEN, "nobody lost stake"
+    until(lambda: panel.state(made.ref) == State.REVOKED, juror, what="the vote")
+    assert world.chain.seat(world.run, node.address).role == Role.ACTIVE
+    stake = world.chain.policy(world.run).validator_stake
+    assert world.chain.account(zealot.address).active > stake, "it is paid as the challenger of a soft case is"
 
 
 def test_a_jury_votes_again_after_a_restart_and_once_only(stage: Stage, panel: Panel) -> None:
@@ -68,7 +65,8 @@ def test_a_jury_votes_again_after_a_restart_and_once_only(stage: Stage, panel: P
     juror = panel.start(key)
     until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
     rounds(panel.start(key))
-    assert panel.case(made.ref).reject == 1
+    (ballot,) = world.chain.ballots(world.run, node.address, 1)
+    assert (ballot.found_false, ballot.jurors.bit_count()) == (0, 1)
 
 
 def test_a_late_appeal_finds_jurors_that_have_kept_the_weights(stage: Stage, panel: Panel) -> None:

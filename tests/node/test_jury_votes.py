@@ -17,7 +17,7 @@ from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Checked
 from node.judging.judge import judge
 from node.judging.rules import limits
-from node.validator.jury import Opinion, _upholds
+from node.validator.jury import BallotPaper, Opinion, ballot
 from protocol import toploc
 from protocol.runspec import Limit
 from protocol.verdict import Outcome
@@ -25,33 +25,48 @@ from protocol.verdict import Outcome
 ACCEPT, SOFT, HARD = Outcome.ACCEPT, Outcome.SOFT, Outcome.HARD
 
 
-def opinion(outcome: Outcome, samples: int, near: int = 0) -> Opinion:
+def opinion(outcome: Outcome, samples: int, near: int = 0, *, doubtful: bool = False) -> Opinion:
     details: Any = SimpleNamespace(outcome=outcome, samples=f"{samples:064x}")
-    return Opinion(details, near)
+    return Opinion(details, near, doubtful)
 
 
-def vote(named: int, found: Opinion) -> bool | None:
-    case: Any = SimpleNamespace(hard=named != 0, samples=named)
-    return _upholds(case, [found])
+def case_of(named: int, *, hard: bool = True) -> Any:
+    return SimpleNamespace(hard=hard, samples=named)
+
+
+def vote(named: int, found: Opinion) -> tuple[int, int] | None:
+    """(false, hard) of a hard case that names these samples."""
+    paper = ballot(case_of(named), {0: found})
+    return None if paper is None else (paper.found_false, paper.found_hard)
 
 
 @pytest.mark.parametrize(
     ("named", "found", "expected"),
     [
-        (0b0001, opinion(HARD, 0b0001), True),
-        (0b0001, opinion(HARD, 0b0111), True),  # more of them is no reason
-        (0b0111, opinion(HARD, 0b0001, near=0b0111), True),  # the others lie at the limit
-        (0b0111, opinion(HARD, 0b0001, near=0b0011), None),  # one that is named is good: who accepted it may be impeached
-        (0b0110, opinion(HARD, 0b0001, near=0b0111), None),  # none that is named is false
-        (0b0001, opinion(SOFT, 0b0001, near=0b0001), None),
-        (0b0001, opinion(ACCEPT, 0b1111), False),
-        (0, opinion(SOFT, 0b0001), True),
+        (0b0001, opinion(HARD, 0b0001), (1, 1)),
+        (0b0001, opinion(HARD, 0b0111), (1, 1)),  # more of them is no reason
+        (0b0111, opinion(HARD, 0b0001, near=0b0111), (1, 1)),  # the others lie at the limit
+        (0b0111, opinion(HARD, 0b0001, near=0b0011), (1, 0)),  # one that is named is good: who accepted it may be impeached
+        (0b0110, opinion(HARD, 0b0001, near=0b0111), (1, 0)),  # none that is named is false
+        (0b0001, opinion(SOFT, 0b0001, near=0b0001), (1, 0)),
+        (0b0001, opinion(ACCEPT, 0b1111), (0, 0)),
+        (0b0001, opinion(ACCEPT, 0b1111, doubtful=True), None),
+        (0, opinion(HARD, 0), (1, 1)),  # of the seat's sums, which name none
+        (0, opinion(ACCEPT, 0b1111, doubtful=True), None),
     ],
 )  # fmt: skip
-def test_a_juror_upholds_a_case_with_a_false_row_and_no_good_one(
-    named: int, found: Opinion, expected: bool | None
+def test_a_juror_convicts_by_a_false_row_that_is_named_and_no_good_one(
+    named: int, found: Opinion, expected: tuple[int, int] | None
 ) -> None:
-    assert vote(named, found) is expected
+    assert vote(named, found) == expected
+
+
+def test_a_vote_is_about_each_submission_and_takes_what_it_does_not_know_for_honest() -> None:
+    soft = case_of(0, hard=False)
+    found = {0: opinion(SOFT, 1), 2: opinion(ACCEPT, 15), 3: opinion(HARD, 1), 5: opinion(ACCEPT, 15, doubtful=True)}
+    assert ballot(soft, found) == BallotPaper(0b001001, 0b001000, (0, 2, 3))
+    assert ballot(soft, {5: found[5]}) is None
+    assert ballot(soft, {}) is None
 
 
 def test_a_value_is_near_the_hard_limit_from_half_way_on() -> None:
@@ -101,4 +116,4 @@ def test_rows_at_the_hard_limit_silence_no_juror_that_computes_otherwise(tiny_ru
         opinions[way] = opinion(finding.outcome, finding.samples, candidate.checked.near)
     named = [int(one.details.samples, 16) for one in opinions.values()]
     assert len(set(named)) > 1, "they name different rows"
-    assert {vote(samples, juror) for samples in named for juror in opinions.values()} == {True}
+    assert {vote(samples, juror) for samples in named for juror in opinions.values()} == {(1, 1)}

@@ -117,7 +117,7 @@ def test_a_vote_of_another_copy_is_noticed(stage: Stage, panel: Panel) -> None:
     world.accuse(liar, made.ref)
     world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
     juror = panel.start(key)
-    world.sender(key).send(world.chain.vote(world.run, node.address, 1, False))
+    world.sender(key).send(world.chain.vote(world.run, node.address, 1, 0, 0, bytes(32)))
     stops(juror, "voted on case 1")
 
 

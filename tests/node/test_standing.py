@@ -112,7 +112,7 @@ def test_a_node_found_by_its_sums_appeals_unless_they_say_the_same_to_it(stage: 
     world.accuse(validator, made.ref)
     with running(worker):
         eventually(waits_because(stage, "hard case"), what="the status says so")
-        eventually(lambda: 1 in worker._defence._done, what="it has looked")
+        eventually(lambda: worker._defence._done, what="it has looked")
         expected = State.CHALLENGED if case == "noisy" else State.APPEALED
         assert world.chain.state(world.run, made.ref) == expected
 

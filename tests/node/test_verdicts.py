@@ -30,8 +30,8 @@ from tests.node.working import a_worker, judged
 RUN = 1
 DOMAIN = Domain(31337, "0x" + "11" * 20)
 NODE, ONE, TWO = Key.generate(), Key.generate(), Key.generate()
-SEATED = Validator(True, 1, 0, 0, 0)
-NOBODY = Validator(False, 0, 0, 0, 0)
+SEATED = Validator(0, 0, True, 1, 0, 0)
+NOBODY = Validator(0, 0, False, 0, 0, 0)
 
 
 def a_ref(sequence: int, node: str = NODE.address) -> SubmissionRef:
@@ -124,8 +124,7 @@ class Scene:
     class settings:
         poll_seconds = 1.0
 
-    class policy:
-        trainer = TWO.address
+    trainer = TWO.address
 
     class spec:
         class verification:

@@ -184,7 +184,7 @@ def test_files_are_removed_once_nothing_can_be_claimed_for_them(stage: Stage) ->
     node, policy = stage.seated(), stage.world.chain.policy(stage.world.run)
     folder = stage.home("node").data / "rollouts"
     folder.mkdir(parents=True)
-    life = 2 * policy.window + policy.appeal + policy.vote
+    life = policy.window + policy.span
     for name, age in (("old", life + 60), ("young", life - 60)):
         (folder / f"{name}.parquet").write_bytes(b"x")
         os.utime(folder / f"{name}.parquet", (time.time() - age,) * 2)

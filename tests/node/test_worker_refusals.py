@@ -44,7 +44,7 @@ def test_it_goes_on_when_a_reorg_replaced_the_beacon(stage: Stage) -> None:
 
     def replace_head() -> None:
         before = stage.world.chain.publication(stage.world.run, 0).beacon
-        anvil.request("anvil_reorg", 1, [])
+        anvil.request("anvil_reorg", 4, [])  # the publication, two blocks and the draw
         stage.world.trainer = Sender(
             stage.world.chain, stage.world.trainer.key
         )  # the old one counts a nonce that is free again

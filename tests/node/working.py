@@ -15,7 +15,7 @@ from protocol.identity import Key
 from protocol.verdict import Details, Outcome, Receipt
 from tests.node.stage import Stage
 
-QUICK = WorkSettings(retry_seconds=0.05, self_check_share=0.2, answer_matrix_challenges=False)
+QUICK = WorkSettings(commit_seconds=0, retry_seconds=0.05, self_check_share=0.2, answer_matrix_challenges=False)
 
 
 def a_worker(

@@ -3,6 +3,9 @@
 What the trainer has written of the next version is hashed, signed and served while it writes the rest. A version is served before the chain knows it, so that whoever sees the event can fetch at once. A step that the chain knows
 already must have the very same manifest; anything else is an IntegrityError, never a second version of a step.
 
+The beacon of a version is made of the hash of the block after its publication. It is drawn once there is one more, unless a submission has drawn
+it by then; where everybody missed 256 blocks, drawing names another block first (contracts/src/interfaces/IWeights.sol).
+
 Where the run takes new calibrations, a new version must go on from what the newest one says of them, which others have read. Whoever has lost its own notes learns that from
 the newest version's manifest, which the chain has the digest of; until it is found nothing new is published.
 """
@@ -22,6 +25,7 @@ from protocol.errors import (  # fmt: skip
     Malformed,
     MurmurationError,
     ProtocolViolation,
+    RpcUnavailable,
     TransactionReverted,
     Unavailable,
 )
@@ -59,10 +63,12 @@ class Publisher:
         self._has_looked = False
         self.published: int | None = None
         """Newest step that this process has served and the chain knows."""
+        self._looked_at = -1  # newest block at which it was looked whether a beacon can be drawn
 
     def turn(self) -> bool:
         """Publishes the next waiting version, or shows more of the one that is being written; False when there is neither."""
         self._look_at_head()
+        self._draw()
         for step in self._outbox.waiting():
             if self.published is not None and step <= self.published:
                 continue
@@ -167,6 +173,21 @@ class Publisher:
         if count not in self._outbox.waiting():  # it may just have got its name
             self._origin.forget_unpublished()
         return False
+
+    def _draw(self) -> None:
+        """Writes down the beacon of the newest version, once it can be known. What fails is tried again in the next turn."""
+        step, head = self._count() - 1, self._book.head
+        if step < 0 or head is None or head.number == self._looked_at or self._book.beacon(step) is not None:
+            return
+        self._looked_at = head.number
+        chain = self._sender.chain
+        try:
+            source = chain.beacon_source(self._run, step)
+            if head.number <= source or chain.publication(self._run, step).is_drawn:
+                return
+            self._sender.send(chain.draw(self._run, step), name=f"draw/{self._run}/{step}/{source}")
+        except (TransactionReverted, RpcUnavailable) as error:
+            log.info("the beacon of version %d is not drawn yet: %s", step, error)
 
     def _count(self) -> int:
         """Versions on chain: those in the book, and those that this process has put there since. By no single endpoint's word."""

@@ -177,9 +177,9 @@ class HubService:
     def _require_own_run(self, chain: Chain) -> Policy:
         run = self._settings.chain.run
         policy = chain.policy(run)
-        if policy.trainer != self._key.address:
+        if (trainer := chain.trainer(run)) != self._key.address:
             raise PreflightError(
-                f"run {run} is trained by {policy.trainer}, and the key here is {self._key.address}",
+                f"run {run} is trained by {trainer}, and the key here is {self._key.address}",
                 hint="check hub.keystore in run.toml",
             )
         if chain.spec_digest(run) != self._spec.digest:

@@ -2,7 +2,7 @@
 
 A receipt is paid once it is final and agrees with the chain: the hub took it within the submission's window; window, appeal and
 vote are over since the commitment and no case on the submission is open; an accept stands on a submission that no verdict revoked, a
-rejection on one that a case revoked (also one without a quorum). One receipt per submission and validator counts, and at most
+rejection on one that a verdict revoked. One receipt per submission and validator counts, and at most
 `submissions_per_step` of a step. Each is worth the same: what a receipt says of its own effort, and the units that a node claims,
 could both be made up.
 
@@ -18,8 +18,6 @@ import logging
 
 from protocol.chain import Chain
 from protocol.chain.sync import Book
-from protocol.chain.types import Stage
-from protocol.chain.view import CaseEntry
 from protocol.errors import MurmurationError
 from protocol.hub.wire import PAGE
 from protocol.identity import Key
@@ -87,10 +85,8 @@ class Ledger:
             return None
         if arrived > self._book.time(submission) + self._policy.window:
             return False
-        last = _last(cases)
-        if receipt.outcome == Outcome.ACCEPT:
-            return last != Stage.UPHELD
-        return last in (Stage.UPHELD, Stage.UNDECIDED)
+        is_revoked = any(case.is_upheld(submission.ref) for case in cases)
+        return is_revoked == (receipt.outcome != Outcome.ACCEPT)
 
     def _promise(self, validator: str) -> None:
         total = self.total(validator)
@@ -114,10 +110,3 @@ class Ledger:
             log.warning("the voucher kept for %s is none (%s); a new one takes its place", validator, error)
             return 0
         return signed.voucher.total
-
-
-def _last(cases: list[CaseEntry]) -> Stage:
-    """What the closed cases on a submission, oldest first, come to."""
-    if any(case.convicts for case in cases):
-        return Stage.UPHELD
-    return cases[-1].verdict if cases else Stage.NONE

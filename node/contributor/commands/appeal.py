@@ -33,6 +33,7 @@ _SETTLED = {
     State.APPEALED: "is appealed already; the validators vote",
     State.REVOKED: "is revoked for good, and no other verdict on it can be appealed against",
     State.CLEARED: "was cleared; it will be paid",
+    State.UNDECIDED: "found no majority of the validators; it is paid unless another one challenges it again",
 }
 
 
@@ -49,7 +50,7 @@ def appeal(
     password_file: PasswordFile = None,
     yes: Yes = False,
 ) -> None:
-    """Have the other validators vote on a verdict that is wrong. Costs a bond if they uphold it."""
+    """Have the other validators vote on a verdict that is wrong. Costs a bond if they uphold all of it."""
     place = open_home(home)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
@@ -64,9 +65,9 @@ def appeal(
         "Appeal?",
         [
             *(f"appeals   against {_verdict(case)} on step {ref.step}, sequence {ref.sequence}" for _, case in found),
-            f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if the verdict is upheld",
-            f"decided   by the votes of {policy.quorum} other validators within {duration(policy.vote)}; "
-            "without them the submission earns nothing and nobody loses stake",
+            f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if nothing of it is cleared",
+            f"decided   by a majority of the other validators that were seated before the work, within {duration(policy.vote)}; "
+            "without one the submission is paid, unless another validator challenges it again",
             f"costs     at most {gas / 1e18:.6f} ETH of gas",
         ],
         yes,

@@ -62,17 +62,18 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
-    spec = _kept_spec(place, chain, run)
+    spec, now = _kept_spec(place, chain, run), chain.block().time
     notice, read = _notice(place, head)
-    sums = _sums(log, spec, notice, chain.block().time)
+    sums = _sums(log, spec, notice, now)
     log.close()
     gas = chain.balance(address)
     return {
         "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
-        "open_hard": seat.open_hard, "stake": account.active, "locked": account.locked, "leaving": account.leaving,
+        "open_hard": seat.open_hard, "shut_until": seat.shut_until if seat.is_shut(now) else None,
+        "units_most": seat.most, "penalty_left": max(0, policy.penalty - seat.spent), "stake": account.active, "locked": account.locked, "leaving": account.leaving,
         "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
-        "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
+        "now": now, "penalty": policy.penalty, "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
         "calibration": _calibration(spec, notice, read, head),
         "next": _next_command(address, seat, running, ready, gas, counts),
     }  # fmt: skip
@@ -162,7 +163,10 @@ def _print_status(d: dict[str, Any]) -> None:
     typer.echo(f"Run {d['run']}: {head}" + (" (paused by its owner)" if d["paused"] else ""))
     typer.echo(f"  seat       {d['role']}, node {d['node']}, hardware class {d['hardware']}")
     if d["open_hard"]:
-        typer.echo(f"             {d['open_hard']} hard case open: no new work is taken until it is settled")
+        shut = f"no new work is taken for {duration(d['shut_until'] - d['now'])}" if d["shut_until"] else "work goes on"
+        typer.echo(
+            f"             {d['open_hard']} hard case open: nothing that matures is paid until it is settled; {shut}"
+        )
     typer.echo("\nStake")
     typer.echo(f"  operator   {d['operator']}")
     typer.echo(f"  staked     {tokens(d['stake'])}, {tokens(d['locked'])} of it backs seats")
@@ -194,6 +198,13 @@ def _print_status(d: dict[str, Any]) -> None:
     typer.echo("\nRewards")
     typer.echo(f"  ready      {tokens(d['ready_units'] * d['reward'])} ({d['ready_units']} units)")
     typer.echo(f"  pending    {tokens(d['pending_units'] * d['reward'])} until the verification window has passed")
+    typer.echo(
+        f"  at most    {tokens(d['units_most'] * d['reward'])} may be pending; each unit that is paid lets the seat have one more"
+    )
+    if d["penalty_left"] < d["penalty"]:
+        typer.echo(
+            f"  appeals    the key may lose {tokens(d['penalty_left'])} more; after that only the operator can appeal"
+        )
     typer.echo(f"  gas money  {d['gas'] / 1e18:.6f} ETH on the node key")
     if d["next"]:
         typer.echo(f"\nnext: {d['next']}")

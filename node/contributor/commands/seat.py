@@ -120,6 +120,7 @@ def offer(
     to: Annotated[
         str, typer.Argument(help="Address of the operator who shall take over; `nobody` calls an offer off.")
     ],
+    days: Annotated[float, typer.Option(min=0.01, max=365, help="How long the offer stands.")] = 7.0,
     home: HomeOption = DEFAULT_HOME,
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
@@ -135,12 +136,14 @@ def offer(
         if taker == NOBODY
         else [
             f"offers    {address} in run {run} to {taker}",
+            f"within    {duration(round(days * 86_400))}; after that the offer has lapsed",
             f"once they accept, {tokens(seat.locked)} of stake and all rewards not yet claimed are theirs, without payment",
             "nothing   is asked for in return: agree on that first",
         ]
     )
     confirm("Offer the seat?", consequences, yes)
-    o.sender.send(chain.offer(run, address, taker))
+    deadline = 0 if taker == NOBODY else chain.block().time + round(days * 86_400)
+    o.sender.send(chain.offer(run, address, taker, deadline))
     typer.echo("called off" if taker == NOBODY else f"offered; next, by {taker}: node accept {address}")
 
 

@@ -140,7 +140,9 @@ def enlist(
         if off
         else [
             f"takes the seat; {tokens(policy.validator_stake)} of stake back it",
-            f"at risk   {tokens(policy.bond)} for each case that a jury rejects, and for each accepted submission that proves false",
+            f"at risk   {tokens(policy.bond)} or {policy.bond_bps / 100:g} % of what a case withholds, for each that a jury rejects;"
+            f" {tokens(policy.bond)} for each accepted submission that proves false",
+            "silence   as a juror costs a juror's pay; abstaining with a reason costs nothing",
         ]
     )
     confirm("Go on?", consequences, yes)
@@ -155,7 +157,7 @@ def reinforce(
     password_file: PasswordFile = None,
     yes: Yes = False,
 ) -> None:
-    """Lock more stake in the seat: every open case puts one bond of it at risk."""
+    """Lock more stake in the seat: every open case puts a bond of it at risk."""
     place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
@@ -184,10 +186,10 @@ def unstake(
     lacks = wei > free and not sender.is_done(call)
     if lacks and seat.until:
         wait = seat.until + 2 * chain.policy(run).span - chain.block().time
-        if seat.open_cases or wait > 0:
+        if seat.at_risk or wait > 0:
             why = (
-                f"{seat.open_cases} cases are open"
-                if seat.open_cases
+                f"{tokens(seat.at_risk)} are at risk in open cases"
+                if seat.at_risk
                 else f"it answers for its receipts {duration(wait)} more"
             )
             raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
@@ -249,7 +251,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     data: dict[str, Any] = {
         "validator": address,
         "role": role,
-        "open_cases": seat.open_cases,
+        "at_risk": seat.at_risk,
         "backing": seat.locked,
         "stake": account.active,
         "locked": account.locked,
@@ -260,7 +262,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     def text() -> None:
         typer.echo(f"Seat\n  {role} in run {settings.chain.run}, {address}")
         typer.echo(
-            f"Stake\n  {tokens(account.active)}, {tokens(seat.locked)} of it back the seat, {seat.open_cases} cases open"
+            f"Stake\n  {tokens(account.active)}, {tokens(seat.locked)} of it back the seat, {tokens(seat.at_risk)} at risk in open cases"
         )
         counts = ", ".join(f"{status[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in status)
         typer.echo(f"Judging\n  {status['state']}" + (f": {counts}" if counts else ""))

@@ -28,15 +28,21 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
-    """Check whether all validators looked at the samples they had drawn. Needs no seat and no password.
+    """Check whether all validators looked at the samples they had drawn, and handed over what their votes stand on. Needs no seat and no
+    password.
 
-    Reads the receipts at the hub and the chain, and judges nothing again. Exit code 8 where a receipt breaks its promise.
+    Reads the receipts at the hub and the chain, and judges nothing again. Exit code 8 where a receipt or a vote breaks its promise.
     """
     from node.validator.audit import audit as audit_all
+    from node.validator.audit import audit_votes
 
     with _all_receipts(home) as (connection, book, receipts):
         found = audit_all(receipts, book, connection.spec, connection.policy.window)
-    data = {"validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()]}
+        votes = audit_votes(receipts, book, connection.chain.domain)
+    data = {
+        "validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()],
+        "jurors": [{"validator": validator} | asdict(cast) for validator, cast in votes.items()],
+    }
 
     def text() -> None:
         if not found:
@@ -46,6 +52,14 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             typer.echo(f"{validator}  receipts {audited.receipts}: {counts}")
             for broken in audited.broken:
                 typer.echo(f"  BROKEN  {broken.submission[:12]}  {broken.reason}")
+        for validator, cast in votes.items():
+            typer.echo(
+                f"{validator}  votes {cast.votes}: {cast.kept} kept, {len(cast.otherwise)} otherwise, {len(cast.missing)} missing"
+            )
+            for name in cast.missing:
+                typer.echo(f"  MISSING  {name}: its receipts are not at the hub, or are others than its vote said")
+        if any(cast.otherwise for cast in votes.values()):
+            typer.echo("otherwise: the juror's first word on a submission was another than its vote")
         if any(audited.waiting for audited in found.values()):
             typer.echo(
                 "waiting: prefill sampling can be checked when its validator has signed a receipt of a later period"
@@ -54,7 +68,7 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             typer.echo("unknown: no commitment to this submission is confirmed on chain; the newest may be by and by")
 
     emit(data, as_json, text)
-    if any(audited.broken for audited in found.values()):
+    if any(audited.broken for audited in found.values()) or any(cast.missing for cast in votes.values()):
         raise typer.Exit(IntegrityError.exit_code)
 
 

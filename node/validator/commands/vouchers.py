@@ -93,7 +93,7 @@ def show(
     run, address = settings.chain.run, place.address("validator")
     key = None if hub is not None else place.open_key("validator", password_file)
     with _hub(settings, place, key, chain, hub) as client:
-        found = look(vouchers, run, address, client.voucher(address, chain.policy(run).trainer))
+        found = look(vouchers, run, address, client.voucher(address, chain.trainer(run)))
     data = {
         "validator": address, "promised": found.promised, "redeemed": found.redeemed, "owed": found.owed, "pot": found.pot,
     }  # fmt: skip
@@ -116,7 +116,7 @@ def redeem(
     sender = validator_sender(place, settings, chain, password_file)
     run, key = settings.chain.run, sender.key
     with _hub(settings, place, key, chain, hub) as client:
-        signed = client.voucher(key.address, chain.policy(run).trainer)
+        signed = client.voucher(key.address, chain.trainer(run))
     found = look(vouchers, run, key.address, signed)
     if signed is None or not found.owed:
         typer.echo("nothing is owed that was not paid")

@@ -131,6 +131,9 @@ def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, st
     if found["Runs"]["code"] == Code.SHIPPED:
         where: dict[str, str] = {
             "Bonds": chain.bonds.address,
+            "Policies": chain.policies.address,
+            "Bench": chain.bench.address,
+            "Weights": chain.weights.address,
             "Court": chain.court.address,
             "Token": chain.token.address,
         }
@@ -151,7 +154,7 @@ def _runs(chain: Chain) -> list[dict[str, Any]]:
         policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
         runs.append(
             {
-                "run": run, "owner": policy.owner, "trainer": policy.trainer, "head": head.step if head else None,
+                "run": run, "owner": policy.owner, "trainer": chain.trainer(run), "head": head.step if head else None,
                 "free": funds.free, "reserved": funds.reserved, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
             }
         )  # fmt: skip

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from protocol.chain import Chain, Sender
     from protocol.chain.calls import Call
+    from protocol.chain.types import Policy
     from protocol.chain.vouchers import Vouchers
 
 
@@ -99,6 +100,8 @@ def create(
             f"problems  {mixture(spec.environments)}",
             f"window    {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}",
             f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
+            f"bond      {tokens(policy.bond)}, or {policy.bond_bps / 100:g} % of what a case withholds; jury {tokens(policy.jury_fee)} per submission",
+            *_bench(policy),
             f"none of this can be changed later{replaceable}",
         ],
         yes,
@@ -326,6 +329,36 @@ def ban(
 
 
 @app.command()
+def appoint(
+    file: File, trainer: Annotated[str, typer.Argument(help="Address of the key that is to be the trainer's.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Make another key the trainer's once the run's notice has passed: for a key that leaked or was lost. Again, yet another."""
+    path, trainer = strip_at(file), parse_address(trainer)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm(
+        "Appoint?",
+        [
+            f"{trainer} publishes the weights of run {run} and signs receipts and vouchers in {notice}",
+            f"until then {sender.chain.trainer(run)} does; its vouchers pay nothing afterwards that they have not paid by then",
+        ],
+        yes,
+    )
+    sender.send(sender.chain.appoint(run, trainer))
+    typer.echo(f"appointed; in {notice}, start the hub with its keystore (hub.keystore in {path})")
+
+
+def _bench(policy: Policy) -> list[str]:
+    """How many validators may lie, by how many there are; with a warning of what a small bench bears."""
+    if not policy.appeal:
+        return ["bench     verdicts are final at once: any validator can take a node's pay, any two its stake"]
+    borne = ", ".join(f"{policy.liars_borne(many)} of {many}" for many in (3, 4, 5, 7, 9))
+    warning = "WARNING   with fewer than five validators one that lies, or is silent, leaves cases undecided: approve five or more"
+    return [f"bench     may lie, be silent or be bribed: {borne} validators", warning]
+
+
+@app.command()
 def show(file: File, as_json: Json = False) -> None:
     """Show the run as the chain knows it, and on the hub's machine which calibration its work is judged by."""
     from protocol.settings import read_toml
@@ -338,9 +371,12 @@ def show(file: File, as_json: Json = False) -> None:
     where = located(chain, run)
     judged_by = runfile.calibration_in_force(path, head.step if head else 0)
     pot = _vouchers(path, chain).pot(run) if "vouchers" in read_toml(path).get("chain", {}) else None
+    validators, follows, now = chain.seated_validators(run), chain.next_trainer(run), chain.block().time
     data = {
+        "trainer": chain.trainer(run), "next_trainer": follows and follows[0],
+        "next_trainer_from": follows and follows[1], "liars_borne": policy.liars_borne(validators),
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
-        "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+        "paused": chain.paused(run), "validators": validators, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
         "located": where.as_json() if where else None, "calibration": judged_by,
     }  # fmt: skip
 
@@ -352,7 +388,9 @@ def show(file: File, as_json: Json = False) -> None:
         for line in where.lines if where else []:
             typer.echo(f"  where   {line}")
         jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
-        typer.echo(f"  bench   {data['validators']} validators{jury}")
+        typer.echo(f"  bench   {data['validators']} validators, of whom {data['liars_borne']} may lie{jury}")
+        after = "" if follows is None else f", in {duration(max(0, follows[1] - now))} {follows[0]}"
+        typer.echo(f"  trainer {data['trainer']}{after}")
         if judged_by is not None:
             replaced = f"since version {judged_by['since']}, notice {judged_by['notice']}"
             whose = replaced if judged_by["notice"] else "the run spec's"
