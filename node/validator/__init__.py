@@ -3,8 +3,8 @@
 service.py      the running validator                    bench.py          engine, weights and files for judging
 workload.py     what it may still have to judge          queue.py          in which order
 receipt_log.py  what other validators have said          judgement_log.py  what it did, across restarts
-court.py        what becomes of a judgement              jury.py           votes on cases that were appealed
-undecided.py    takes up what a vote left undecided
+findings.py     shown at the hub, found twice            court.py          what is decided goes on chain
+jury.py         votes on cases that were appealed        undecided.py      takes up what a vote left undecided
 impeachment.py  who accepted what was convicted          audit.py          whether others sampled as they had to
 challenger.py   matrix challenges of seats               doorbell.py       whether the hub has news, where nothing waits
 commands/       `murmur validator …`                     settings.py       validator.toml

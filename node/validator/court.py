@@ -1,13 +1,4 @@
-"""What becomes of a judgement: shown at the hub, challenged on chain, settled when its time has come.
-
-A hard finding stays secret until a second validator has judged the submission without knowing it; only when both say hard does it
-go on chain as hard, otherwise as soft. It is shown earlier where another validator asked about the same submission, since then
-both have judged it by themselves, and after half the wait, since both may be waiting for each other.
-
-No finding becomes soft unseen for want of an answer: a receipt is shown first, the wait for the second counts from when the hub has it, and it is
-over only in a turn that has heard what the hub had to say. Else a cheat would keep validators busy for that long, with programs that take minutes,
-and nobody would learn that two had found the same. A second validator that comes too late finds the receipt at the hub, and accuses by itself.
-The end of the window alone is not waited for.
+"""What becomes of a judgement that is decided: challenged on chain, settled when its time has come.
 
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
 
@@ -27,13 +18,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 from node.judging.bitwise import OTHER_BITS
 from node.judging.history import NOWHERE
 from node.validator import judgement_log as states
+from node.validator.findings import LAST_PART, REFUSALS, Findings, ReceiptsOf
 from node.validator.judgement_log import CaseName, Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
 from protocol import metrics
@@ -45,35 +37,23 @@ from protocol.chain.types import Case, Stage
 from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import InsufficientFunds, TransactionReverted
-from protocol.hub.wire import Refused
 from protocol.retry import Backoff
 from protocol.shell.connection import Connection
 from protocol.shell.money import tokens
-from protocol.verdict import HISTORY, Details, Outcome, Receipt, evidence_of
+from protocol.verdict import HISTORY, Outcome, Receipt, evidence_of
 
 log = logging.getLogger("validator")
 
 _CASES = metrics.counter(
     "murmur_validator_cases_total", "Cases of this validator: accused, challenged, closed.", "event"
 )
-_LAST_PART = 10  # a submission is challenged in the last tenth of its window, even while another hard case is open
-
-_LAST_WAITS = 4  # so many times the wait for a second before its window ends a finding is challenged as it stands
-
 _SUBMISSIONS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
-_FIRST = (-1, b"")
 _NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none
-
-_REFUSALS = 16  # how many times as long the longest pause is after a refusal as the first
-_POSTS_MOST = 64  # receipts in one turn: a hub that refuses them all is no reason to do nothing else
-_PARSED_MOST = 256  # own receipts whose signature need not be checked again
 
 Brought = tuple[str, CaseName | None]
 """The next state of judgements that were brought to court, and their case: challenged; closed, where there is nothing to gain
 any more; decided as before, for later."""
-ReceiptsOf = Callable[[bytes], Mapping[str, Receipt]]
-"""Receipts of seated validators on a submission, by validator."""
 
 
 class Court:
@@ -82,6 +62,7 @@ class Court:
         connection: Connection,
         book: Book,
         judgements: JudgementLog,
+        findings: Findings,
         settings: JudgeSettings,
         sender: Sender,
         *,
@@ -90,132 +71,13 @@ class Court:
         self._c = connection
         self._book = book
         self._log = judgements
+        self._findings = findings
         self._settings = settings
         self._address = connection.key.address
         self._sender = sender
-        self._refused_at_hub = Backoff(settings.retry_seconds, _REFUSALS * settings.retry_seconds, clock=clock)
-        self._refused_on_chain = Backoff(settings.retry_seconds, _REFUSALS * settings.retry_seconds, clock=clock)
+        self._refused_on_chain = Backoff(settings.retry_seconds, REFUSALS * settings.retry_seconds, clock=clock)
         self._poor = Backoff(settings.retry_seconds, clock=clock)
         self._deadlines: dict[CaseName, int] = {}  # of open cases that were read, in block time
-        self._posted = _FIRST  # up to where receipts were tried to be posted
-        self._parse = lru_cache(_PARSED_MOST)(lambda data: Receipt.parse(data, connection.chain.domain, connection.run))
-
-    def take(self, details: Details, validators: Collection[str], requested: Container[bytes]) -> None:
-        """Takes in this validator's own judgement."""
-        receipt = Receipt.issue(details, self._c.key, self._c.chain.domain)
-        state = self._first_state(receipt.outcome, validators)
-        is_secret = state == states.WAITING and receipt.submission not in requested
-        self._log.put(_judgement(receipt, state, states.SECRET if is_secret else states.DUE))
-
-    def take_up(self, receipt: Receipt, validators: Collection[str]) -> None:
-        """Takes in a judgement that this validator has shown before, and that its log has lost."""
-        self._log.put(_judgement(receipt, self._first_state(receipt.outcome, validators), states.POSTED))
-
-    def _first_state(self, outcome: Outcome, validators: Collection[str]) -> str:
-        if outcome == Outcome.ACCEPT:
-            return states.CLOSED
-        return states.WAITING if outcome == Outcome.HARD and set(validators) - {self._address} else states.DECIDED
-
-    # ---- hard findings -------------------------------------------------------------------------------------------------
-
-    def decide(self, receipts: ReceiptsOf, validators: Collection[str], now: int, *, has_heard: bool) -> None:
-        """Hard findings become hard once another validator has found the same, and soft when none does in time.
-
-        `now` in block time, which nothing that the hub has told is older than where `has_heard`.
-        """
-        for judgement in self._log.waiting():
-            others = {
-                validator: r for validator, r in receipts(judgement.submission).items() if validator != self._address
-            }
-            everybody = not set(validators) - {self._address} - set(others)
-            second = self._second(judgement, others.values())
-            if second is not None:
-                self._log.put(_shown(replace(judgement, state=states.DECIDED, second=second.encode())))
-            elif everybody or self._is_over(judgement, now, has_heard=has_heard):
-                reason = "no other validator found it" if others else "no second validator answered"
-                log.warning("hard finding on %s becomes soft: %s", judgement.submission.hex()[:12], reason)
-                self._log.put(self._softened(judgement) if everybody and others else _treated_as_soft(judgement))
-            elif judgement.asked_at is not None and (
-                now - judgement.asked_at > self._settings.opinion_seconds / 2 or self._left(judgement, now) < self._late
-            ):
-                self._log.put(_shown(judgement))
-
-    def _second(self, judgement: Judgement, others: Collection[Receipt]) -> Receipt | None:
-        """Another validator's receipt that finds some of the same samples false, or as this one none by itself (rule `history`)."""
-        samples = self._receipt(judgement).samples
-        hard = [receipt for receipt in others if receipt.outcome == Outcome.HARD]
-        return next((r for r in hard if r.samples & samples or r.samples == samples == NOWHERE), None)
-
-    def _is_over(self, judgement: Judgement, now: int, *, has_heard: bool) -> bool:
-        """Whether nobody is waited for any more. Where the hub takes no request, or no receipt, half of the window is waited."""
-        shown, window = judgement.shown_at, self._c.policy.window
-        if has_heard and shown is not None and now - shown > self._settings.opinion_seconds:
-            return True
-        left, waited = self._left(judgement, now), now - judgement.judged_at
-        # What is found this late waits half of what was left then: a second may still find it, and a case be opened after that.
-        return (left < self._late and waited > left) or (shown is None and waited > window / 2)
-
-    @property
-    def _late(self) -> float:
-        """Seconds before the end of a window from which on nothing waits for long."""
-        return min(self._c.policy.window / _LAST_PART, _LAST_WAITS * self._settings.opinion_seconds)
-
-    def _left(self, judgement: Judgement, now: int) -> float:
-        """Seconds until its submission's window ends."""
-        submission = self._book.submission(judgement.submission)
-        begins = judgement.judged_at if submission is None else self._book.time(submission)
-        return begins + self._c.policy.window - now
-
-    def ask(self, requested: Container[bytes], now: int) -> None:
-        """Asks for second opinions. A submission that somebody else asked about needs none: both judged without the other.
-
-        The hub may have enough requests of this validator until it has posted receipts: then the rest waits.
-        """
-        for judgement in self._log.waiting():
-            if judgement.asked_at is not None:
-                continue
-            asked = replace(judgement, asked_at=now)
-            if judgement.submission in requested:
-                self._log.put(_shown(asked))
-            else:
-                try:
-                    self._c.hub.ask_opinion(judgement.submission)
-                except Refused as error:
-                    log.warning("the hub refuses to ask about %s: %s", judgement.submission.hex()[:12], error)
-                    return
-                self._log.put(asked)
-
-    def _softened(self, judgement: Judgement) -> Judgement:
-        """As soft; its receipt says so as well, unless the hard one was shown. Of what every other validator has judged."""
-        soft = _treated_as_soft(judgement)
-        if judgement.posting == states.SECRET:
-            details = replace(self._receipt(judgement).details, outcome=int(Outcome.SOFT))
-            receipt = Receipt.issue(details, self._c.key, self._c.chain.domain)
-            soft = replace(soft, receipt=receipt.encode(), posting=states.DUE)
-        return soft
-
-    # ---- hub -----------------------------------------------------------------------------------------------------------
-
-    def post(self, now: int) -> None:
-        """Posts receipts, at `now` in block time. One that the hub refuses is tried again; it keeps no other from being posted."""
-        page = self._log.due(self._posted, _POSTS_MOST)
-        for judgement in page:
-            self._posted = judgement.judged_at, judgement.submission
-            if judgement.submission in self._refused_at_hub:
-                continue
-            try:
-                self._c.hub.post_receipt(judgement.receipt)
-            except Refused as error:
-                log.warning("the hub refuses the receipt of %s: %s", judgement.submission.hex()[:12], error)
-                self._refused_at_hub.failed(judgement.submission)
-                continue
-            if self._c.gossip is not None:
-                self._c.gossip.tell_verdict(self._receipt(judgement))
-            self._log.put(replace(judgement, posting=states.POSTED, shown_at=now))
-        if len(page) < _POSTS_MOST:
-            self._posted = _FIRST
-
-    # ---- chain ---------------------------------------------------------------------------------------------------------
 
     def challenge(self, now: int, receipts: ReceiptsOf) -> None:
         """Takes to court what is to be challenged, the gravest first; `now` in block time. `receipts`: what validators have said, also
@@ -226,9 +88,11 @@ class Court:
                 self._bring([judgement], now, accuse, judgement.submission)
         ripe = self._log.decided_nodes(Outcome.SOFT, int(now - self._settings.batch_seconds))
         late = (
-            each for each in self._log.decided(Outcome.SOFT) if self._left(each, now) < self._settings.batch_seconds
+            each
+            for each in self._log.decided(Outcome.SOFT)
+            if self._findings.left(each, now) < self._settings.batch_seconds
         )
-        for node in dict.fromkeys([*ripe, *(self._receipt(each).details.node for each in late)]):
+        for node in dict.fromkeys([*ripe, *(self._findings.receipt(each).details.node for each in late)]):
             if node not in self._refused_on_chain:
                 self._bring(self._of_one_kind(node), now, self._challenge, node)
 
@@ -261,7 +125,7 @@ class Court:
             state = self._after_refusal(error, judgements[0])
             log.info("no case on %s: %s", name, error)
             if state == states.DECIDED and error.reason in _NO_RIGHT:
-                self._log.put(self._softened(judgements[0]))
+                self._log.put(self._findings.softened(judgements[0]))
                 return
         if state == states.DECIDED:
             self._refused_on_chain.failed(key)
@@ -271,7 +135,7 @@ class Court:
     def _of_one_kind(self, node: str) -> list[Judgement]:
         """What is to be challenged of one node's, with the most at stake first: what any juror finds by itself, and the rest later."""
         found = self._log.decided_of(node, Outcome.SOFT, _SUBMISSIONS_MOST)
-        plain = [judgement for judgement in found if not _needs_more(self._receipt(judgement))]
+        plain = [judgement for judgement in found if not _needs_more(self._findings.receipt(judgement))]
         return plain or found
 
     def _covered(self, judgements: list[Judgement]) -> list[Judgement]:
@@ -296,7 +160,7 @@ class Court:
 
         Overlooked, that case would never be settled and its bond never be free.
         """
-        ref, run, chain = self._receipt(judgement).details.ref, self._c.run, self._c.chain
+        ref, run, chain = self._findings.receipt(judgement).details.ref, self._c.run, self._c.chain
         if judgement.outcome == Outcome.HARD:
             number = chain.charge(run, ref, self._signer(judgement))
         else:
@@ -313,7 +177,7 @@ class Court:
     def _signer(self, judgement: Judgement) -> str:
         """Whose verdict an accusation stands on, as the contract notes it."""
         if self._c.policy.co_signers and judgement.second is not None:
-            return self._parse(judgement.second).validator
+            return self._findings.parse(judgement.second).validator
         return self._address
 
     def _after_refusal(self, error: TransactionReverted, first: Judgement) -> str:
@@ -328,20 +192,20 @@ class Court:
     def _accuse(self, judgements: list[Judgement], now: int, *, receipts: ReceiptsOf) -> Brought:
         """Accuses the author of one submission."""
         (judgement,) = judgements
-        receipt, run, chain, book = self._receipt(judgement), self._c.run, self._c.chain, self._book
+        receipt, run, chain, book = self._findings.receipt(judgement), self._c.run, self._c.chain, self._book
         ref, submission = receipt.details.ref, book.submission(judgement.submission)
         left = (judgement.judged_at if submission is None else book.time(submission)) + self._c.policy.window - now
         if left <= 0:
             return states.CLOSED, None
         if submission is None:
             return states.DECIDED, None  # a reorg took the commitment: it may come back
-        second = None if judgement.second is None else self._parse(judgement.second)
+        second = None if judgement.second is None else self._findings.parse(judgement.second)
         if book.is_convicted(ref.node):
             if not self._has_false_accepts(receipt, second, receipts):
                 return states.CLOSED, None
         elif any(self._is_served_by(receipt, each.name) for each in book.cases_of(judgement.submission) if each.hard):
             return states.CLOSED, None
-        elif left > self._c.policy.window / _LAST_PART and any(
+        elif left > self._c.policy.window / LAST_PART and any(
             each.hard and self._names_as_much(receipt, each.name) for each in book.open_cases(book.seat(ref.node))
         ):
             return states.DECIDED, None  # that case takes this submission as well, unless it is lost
@@ -381,7 +245,7 @@ class Court:
 
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes submissions of one seat in one case. Those past their window or in a case already are left out by the chain."""
-        receipts = [self._receipt(judgement) for judgement in judgements]
+        receipts = [self._findings.receipt(judgement) for judgement in judgements]
         if all(self._book.cases_of(judgement.submission) for judgement in judgements):
             return states.CLOSED, None
         is_whole = all(self._book.submission(judgement.submission) is not None for judgement in judgements)
@@ -453,22 +317,10 @@ class Court:
                     judgement.submission if judgement.outcome == Outcome.HARD else judgement.node
                 )
 
-    # ---- both ----------------------------------------------------------------------------------------------------------
-
-    def _receipt(self, judgement: Judgement) -> Receipt:
-        return self._parse(judgement.receipt)
-
 
 def _needs_more(receipt: Receipt) -> bool:
     """Whether a juror may not find the same by itself: it stands on all the seat's work, or on bits that only some machines compute."""
     return receipt.details.rule == HISTORY or receipt.details.measured == OTHER_BITS
-
-
-def _judgement(receipt: Receipt, state: str, posting: str) -> Judgement:
-    d = receipt.details
-    return Judgement(
-        receipt.submission, d.node, int(receipt.outcome), receipt.encode(), state, posting, d.units, d.time
-    )
 
 
 def _opened(sent: Sent) -> CaseName:
@@ -479,12 +331,3 @@ def _opened(sent: Sent) -> CaseName:
 def _in_case(judgement: Judgement, state: str, case: CaseName | None) -> Judgement:
     seat, number = case or (None, None)
     return replace(judgement, state=state, seat=seat, number=number)
-
-
-def _treated_as_soft(judgement: Judgement) -> Judgement:
-    """As soft, under the hard receipt, which is shown: another validator may have found the same by then."""
-    return _shown(replace(judgement, outcome=int(Outcome.SOFT), state=states.DECIDED))
-
-
-def _shown(judgement: Judgement) -> Judgement:
-    return replace(judgement, posting=states.DUE) if judgement.posting == states.SECRET else judgement

@@ -26,6 +26,7 @@ from node.validator.bench import Bench
 from node.validator.challenger import Challenger
 from node.validator.court import Court
 from node.validator.doorbell import Doorbell
+from node.validator.findings import Findings
 from node.validator.history import Histories
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
@@ -140,7 +141,8 @@ class ValidatorService:
             self._book, self._judgements, self._receipts, self._address, needed=spec.verification.validators_needed,
             window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
         )  # fmt: skip
-        self._court = Court(connection, self._book, self._judgements, settings, sender, clock=clock)
+        self._findings = Findings(connection, self._book, self._judgements, settings, clock=clock)
+        self._court = Court(connection, self._book, self._judgements, self._findings, settings, sender, clock=clock)
         self._only_copy = OnlyCopy(
             self._address, self._judgements, self._transactions, self._take_up, policy.span, self._book.time
         )
@@ -207,7 +209,7 @@ class ValidatorService:
         self._hear(now)
         has_heard = reached and self._receipts.is_complete
         judged = has_heard and self._judge(now)  # or it would contradict what it has not heard
-        self._court.decide(self._of_serving, self._book.validators(now), now, has_heard=has_heard)
+        self._findings.decide(self._of_serving, self._book.validators(now), now, has_heard=has_heard)
         self._court.challenge(now, self._receipts.of)
         self._undecided.turn(self._cases, now)
         self._court.settle(now, self._cases)
@@ -215,8 +217,8 @@ class ValidatorService:
         self._jury.hand_over(self._cases)
         if reached:
             said_at = self._book.poll().time if judged else now  # nobody could answer while a long judgement was made
-            self._at_hub(lambda: self._court.ask(self._receipts, said_at)) and self._at_hub(
-                lambda: self._court.post(said_at)
+            self._at_hub(lambda: self._findings.ask(self._receipts, said_at)) and self._at_hub(
+                lambda: self._findings.post(said_at)
             )
         if not judged:
             self._bench.hold(steps, fetch=True)
@@ -288,7 +290,7 @@ class ValidatorService:
 
     def _take_up(self, receipt: Receipt) -> None:
         """Makes a receipt of a log that was lost a judgement again."""
-        self._court.take_up(receipt, self._book.validators(self._now()))
+        self._findings.take_up(receipt, self._book.validators(self._now()))
         self._workload.drop(receipt.submission)
 
     def _prune(self, now: int) -> None:
@@ -365,7 +367,7 @@ class ValidatorService:
             with _JUDGING.time():
                 judged = self._judge_task(task)
             if judged is not None:
-                self._court.take(judged.details, self._book.validators(self._now()), self._receipts)
+                self._findings.take(judged.details, self._book.validators(self._now()), self._receipts)
                 if self._histories:
                     self._histories.heard(task.id)
         except Exception as error:  # the supervisor of one judgement: all others go on

@@ -15,7 +15,7 @@ import pytest
 from node.contributor import submission_log
 from node.contributor.submission_log import SubmissionLog
 from node.validator import judgement_log as states
-from node.validator.court import Court
+from node.validator.findings import Findings
 from node.validator.judgement_log import Judgement, JudgementLog
 from node.validator.receipt_log import ReceiptLog
 from node.validator.settings import JudgeSettings
@@ -196,10 +196,10 @@ def test_a_receipt_that_no_hub_takes_is_sent_ever_more_rarely_and_then_forgotten
         key=SimpleNamespace(address="0x"), hub=hub, chain=SimpleNamespace(domain=None), run=1
     )
     log = JudgementLog(tmp_path / "judgements.sqlite")
-    court = Court(connection, None, log, JudgeSettings(), None, clock=clock)  # type: ignore[arg-type]
+    findings = Findings(connection, None, log, JudgeSettings(), clock=clock)  # type: ignore[arg-type]
     log.put(Judgement(bytes(32), "0x", 1, b"receipt", states.CLOSED, states.DUE, 1, 7))
     for _ in range(1800):  # an hour
-        court.post(1)
+        findings.post(1)
         clock.advance(2)
     assert 1 < len(sent) < 100
     log.prune(7)

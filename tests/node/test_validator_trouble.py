@@ -187,14 +187,14 @@ def test_a_judgement_that_cannot_be_noted_is_made_again(
     stage.publish()
     service = panel.seat()
     odd, honest = (stage.submit(node, stage.make(node, sequence)) for sequence in range(2))
-    take, failures = service._court.take, iter([ZeroDivisionError("nobody thought of this")])
+    take, failures = service._findings.take, iter([ZeroDivisionError("nobody thought of this")])
 
     def failing(*arguments: Any) -> None:
         if (error := next(failures, None)) is not None:
             raise error
         take(*arguments)
 
-    monkeypatch.setattr(service._court, "take", failing)
+    monkeypatch.setattr(service._findings, "take", failing)
     until(lambda: len(panel.all_receipts()) == 2, service, what="both are judged")
     assert {r.submission for r in panel.all_receipts()} == {odd, honest}
 
