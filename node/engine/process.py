@@ -50,7 +50,7 @@ class Lost(Exception):
         """Whether the device, or the machine, had no memory left."""
 
 
-class Silent(Lost):
+class Hangs(Lost):
     """It gave no sign of life in time."""
 
 
@@ -91,16 +91,16 @@ class Process:
         return True
 
     def write(self, message: bytes) -> None:
-        """Raises Lost, and Silent where it takes nothing in."""
+        """Raises Lost, and Hangs where it takes nothing in."""
         try:
             self._pipe.send_bytes(message)
         except BlockingIOError as error:
-            raise Silent(f"it hangs: it takes nothing in for {self._silent_seconds:.0f} s") from error
+            raise Hangs(f"it hangs: it takes nothing in for {self._silent_seconds:.0f} s") from error
         except OSError as error:
             raise self.lost() from error
 
     def read(self, seconds: float | None = None) -> bytes:
-        """One message. Raises Lost, and Silent where it gives no sign of life for so many seconds (else its `silent_seconds`)."""
+        """One message. Raises Lost, and Hangs where it gives no sign of life for so many seconds (else its `silent_seconds`)."""
         seconds = self._silent_seconds if seconds is None else seconds
         until = time.monotonic() + max(seconds, self._busy_seconds)
         computed = self._computed()
@@ -108,12 +108,12 @@ class Process:
             while not self._pipe.poll(seconds):
                 before, computed = computed, self._computed()
                 if computed - before < _COMPUTES * seconds:
-                    raise Silent(f"it hangs: no sign of life for {seconds:.0f} s")
+                    raise Hangs(f"it hangs: no sign of life for {seconds:.0f} s")
                 if time.monotonic() >= until:
-                    raise Silent(f"it hangs: it computes without a word for {max(seconds, self._busy_seconds):.0f} s")
+                    raise Hangs(f"it hangs: it computes without a word for {max(seconds, self._busy_seconds):.0f} s")
             return self._pipe.recv_bytes()
         except BlockingIOError as error:
-            raise Silent(f"it hangs: half an answer for {self._silent_seconds:.0f} s") from error
+            raise Hangs(f"it hangs: half an answer for {self._silent_seconds:.0f} s") from error
         except (EOFError, OSError) as error:
             raise self.lost() from error
 
@@ -140,7 +140,7 @@ class Process:
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return Silent("it hangs: it has left its pipe and does not end")
+            return Hangs("it hangs: it has left its pipe and does not end")
         if is_news:
             self._kill()  # what it has started: nobody else has its number yet
         self._said.seek(0, os.SEEK_END)

@@ -18,7 +18,7 @@ from typing import Any
 
 from node.engine import separate_messages as messages
 from node.engine.interface import Completion, Prompt, no_version
-from node.engine.process import Lost, Process, Silent, is_memory
+from node.engine.process import Hangs, Lost, Process, is_memory
 from node.engine.settings import EngineSettings
 from node.engine.version_files import VersionFiles
 from protocol import errors
@@ -174,7 +174,7 @@ class SeparateEngine:
             return Unavailable("the engine's process was ended", hint="")
         rest = self._backoff.failed()
         log.info("the engine's process was lost; another is started no sooner than in %.0f s", rest)
-        kind = DeadlineExceeded if isinstance(error, Silent) else Unavailable
+        kind = DeadlineExceeded if isinstance(error, Hangs) else Unavailable
         full = isinstance(error, Lost) and error.is_memory
         hint = "give it less memory, or another device" if full else ""
         return kind(f"the engine's process was lost: {error}", hint=hint)

@@ -29,7 +29,7 @@ from protocol.signing import Domain
 T = TypeVar("T")
 
 
-class Places(NamedTuple):
+class Addresses(NamedTuple):
     """Addresses of the contracts that emit a run's events, by the names of their artifacts in lower case."""
 
     runs: str
@@ -194,12 +194,12 @@ class Access:
         return self._at("Policies", self._read("finding Policies", lambda: self.court.functions.policies().call()))
 
     @property
-    def places(self) -> Places:
+    def places(self) -> Addresses:
         """Where the contracts are whose events are of a run."""
         contracts = (self.runs, self.court, self.policies, self.bench, self.weights)
-        return Places(*(str(contract.address) for contract in contracts))
+        return Addresses(*(str(contract.address) for contract in contracts))
 
-    def ask_places(self) -> Places:
+    def ask_places(self) -> Addresses:
         """The same as the endpoint names them now."""
         runs = self.runs.functions
         court, bench, weights = (
@@ -207,7 +207,7 @@ class Access:
             for name, ask in (("Court", runs.court), ("Bench", runs.bench), ("Weights", runs.weights))
         )
         policies = self._at("Court", court).functions.policies()
-        return Places(self.runs.address, court, str(self._read("finding Policies", policies.call)), bench, weights)
+        return Addresses(self.runs.address, court, str(self._read("finding Policies", policies.call)), bench, weights)
 
     @cached_property
     def locations(self) -> Contract:

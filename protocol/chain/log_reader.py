@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from protocol.chain import events
-from protocol.chain.access import Places
+from protocol.chain.access import Addresses
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Decoder, Log
 from protocol.chain.endpoints import EndpointsDisagree
@@ -23,7 +23,7 @@ _MANY = 1_000
 class LogReader:
     """Events of one run. Every answer is checked before anything of it is used."""
 
-    def __init__(self, chain: Chain, run: int, places: Places | None = None) -> None:
+    def __init__(self, chain: Chain, run: int, places: Addresses | None = None) -> None:
         """`places`: where the contracts are, where that is known already."""
         self._chain = chain
         self._decoder = Decoder(run, (places or chain.places).artifacts)

@@ -26,7 +26,7 @@ from enum import Enum
 from itertools import combinations
 from typing import Any, Generic, TypeVar
 
-from protocol.chain.access import Places
+from protocol.chain.access import Addresses
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
@@ -77,8 +77,8 @@ class Witnesses:
     def __init__(self, chain: Chain, run: int) -> None:
         self._chain = chain
         self._run = run
-        self._places: tuple[Said[Places], float] | None = None  # of the contracts, and when they were asked for
-        self._readers: dict[Places, list[LogReader]] = {}  # by these addresses, in configured order
+        self._places: tuple[Said[Addresses], float] | None = None  # of the contracts, and when they were asked for
+        self._readers: dict[Addresses, list[LogReader]] = {}  # by these addresses, in configured order
         self._without_logs: dict[int, float] = {}  # place → monotonic seconds since when it gives no logs
 
     @property
@@ -135,7 +135,7 @@ class Witnesses:
             self._readers[places] = [LogReader(each, self._run, places) for each in self._chain.singles]
         return self._readers[places][one.place]
 
-    def _find_places(self) -> Places:
+    def _find_places(self) -> Addresses:
         """Where the contracts are. What one endpoint alone has said is asked again after a while; what two have, is not."""
         now = self._chain.provider.clock.monotonic()
         if self._places is None or not (self._places[0].is_sure or now - self._places[1] < PATIENCE_SECONDS):
