@@ -1,6 +1,6 @@
 """The name of a submission within a run: who committed to which file, as which of a step's submissions.
 
-Its id binds all of that (Runs.submissionId), so that nobody can take another's file for his own.
+Its id binds all of that (Court.submissionId), so that nobody can take another's file for his own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SubmissionRef:
 
 
 def submission_id(run: int, node: str, step: int, sequence: int, root: bytes) -> bytes:
-    """keccak256(abi.encode(run, node, step, sequence, root)), as Runs.submissionId; 32 bytes. Raises ValueError or OverflowError for
+    """keccak256(abi.encode(run, node, step, sequence, root)), as Court.submissionId; 32 bytes. Raises ValueError or OverflowError for
     what the contract's types do not hold.
 
     Packed here and not by eth_abi, which takes ten times as long: a book of the chain does this for every submission.

@@ -175,23 +175,23 @@ class Access:
 
     @cached_property
     def bonds(self) -> Contract:
-        return self._at("Bonds", self._read("finding Bonds", lambda: self.runs.functions.bonds().call()))
+        return self._at("Bonds", self._call("finding Bonds", self.runs.functions.bonds()))
 
     @cached_property
     def court(self) -> Contract:
-        return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
+        return self._at("Court", self._call("finding Court", self.runs.functions.court()))
 
     @cached_property
     def weights(self) -> Contract:
-        return self._at("Weights", self._read("finding Weights", lambda: self.runs.functions.weights().call()))
+        return self._at("Weights", self._call("finding Weights", self.runs.functions.weights()))
 
     @cached_property
     def bench(self) -> Contract:
-        return self._at("Bench", self._read("finding Bench", lambda: self.runs.functions.bench().call()))
+        return self._at("Bench", self._call("finding Bench", self.runs.functions.bench()))
 
     @cached_property
     def policies(self) -> Contract:
-        return self._at("Policies", self._read("finding Policies", lambda: self.court.functions.policies().call()))
+        return self._at("Policies", self._call("finding Policies", self.court.functions.policies()))
 
     @property
     def places(self) -> Addresses:
@@ -211,11 +211,11 @@ class Access:
 
     @cached_property
     def locations(self) -> Contract:
-        return self._at("Locations", self._read("finding Locations", lambda: self.court.functions.locations().call()))
+        return self._at("Locations", self._call("finding Locations", self.court.functions.locations()))
 
     @cached_property
     def token(self) -> Contract:
-        return self._at("Token", self._read("finding the token", lambda: self.runs.functions.token().call()))
+        return self._at("Token", self._call("finding the token", self.runs.functions.token()))
 
     @cached_property
     def _topics(self) -> dict[tuple[str, bytes], EventType]:

@@ -20,6 +20,7 @@ from protocol.chain.events import (
     Appealed,
     Challenged,
     ChallengedAgain,
+    Joined,
     Rotated,
     Settled,
     Submitted,
@@ -182,6 +183,8 @@ class Entries:
     def _derive(self, position: int, data: Any, *, is_gone: bool) -> None:
         """Makes anew what an event that came or went bears upon."""
         match data:
+            case Joined():
+                self._node(data.node)  # its seat is compared with the contract, though no endpoint tell of work
             case Rotated() as rotated:
                 self._node(rotated.node)
                 seat = rotated.node if is_gone else rotated.seat

@@ -63,7 +63,7 @@ _IS_OPEN = f"stage IN ({int(Stage.NONE)}, {int(Stage.UNDECIDED)})"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One commitment. `id` names it: keccak256 of run, node, step, sequence and root (Runs.submissionId)."""
+    """One commitment. `id` names it: keccak256 of run, node, step, sequence and root (Court.submissionId)."""
 
     position: int
     """In the book's order of learning; see View.changes_since."""

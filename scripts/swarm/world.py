@@ -210,6 +210,7 @@ class World:
 
     def submit(self, node: Key, step: int, sequence: int, root: bytes, units: int = 10) -> SubmissionRef:
         ref = SubmissionRef(node.address, step, sequence, root)
-        beacon = self.chain.publication(self.run, step).beacon
+        beacon = self.chain.beacon(self.run, step)
+        assert beacon is not None, "its block is still to come"
         self.sender(node).send(self.chain.submit(self.run, ref, units, beacon))
         return ref

@@ -137,7 +137,7 @@ def test_counters_show_publications_cases_and_verdicts_that_are_withheld(
     world.accuse(validator, ref)
     world.anvil.advance(3601)
     world.sender(validator).send(world.chain.settle(world.run, node.address, 1))
-    contract = world.chain.runs if kind == "publication" else world.chain.court
+    contract = world.chain.weights if kind == "publication" else world.chain.court
     name = {"publication": "Published", "case": "Challenged", "verdict": "Settled"}[kind]
     topic = topic_of(contract, name)
     faulty.fault = changing(world, lambda logs: [entry for entry in logs if entry["topics"][0] != topic])

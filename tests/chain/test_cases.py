@@ -45,7 +45,9 @@ def test_every_open_case_names_its_submissions_however_often_they_were_taken(
     challenged(world, node, one, *refs[:2])
     world.accuse(two, refs[0])
     world.accuse(one, refs[0])
-    assert open_submissions(world, node) == {3: refs[:1], 2: refs[:1], 1: refs[:2]}
+    assert open_submissions(world, node) == {3: refs[:1], 2: refs[:1], 1: refs[1:2]}, (
+        "an accused one leaves its soft case"
+    )
 
 
 def test_cases_that_are_appealed_or_closed_are_left_out(world: World, parties: tuple[Key, Key, Key]) -> None:

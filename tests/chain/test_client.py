@@ -28,7 +28,7 @@ def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
 
 def test_the_submission_id_is_the_contracts(world: World) -> None:
     ref = SubmissionRef(world.owner.key.address, 3, 9, b"\x05" * 32)
-    assert world.chain.runs.functions.submissionId(7, ref.as_tuple()).call() == ref.submission_id(7)
+    assert world.chain.court.functions.submissionId(7, ref.as_tuple()).call() == ref.submission_id(7)
 
 
 def test_a_refusal_names_the_contracts_reason_and_values(world: World) -> None:
@@ -100,7 +100,7 @@ def test_a_hard_verdict_slashes_bans_and_revokes(world: World) -> None:
         world.sender(validator).send(world.chain.settle(world.run, node.address, 1))
     world.anvil.advance(3600)
     settled = world.sender(validator).send(world.chain.settle(world.run, node.address, 1)).event(Settled)
-    assert (settled.units, settled.slashed, settled.verdict) == (10, 60 * TOKEN, Stage.UPHELD)
+    assert (settled.units, settled.slashed, settled.convicted, settled.upheld) == (10, 60 * TOKEN, True, 1)
     assert world.chain.account(operator.address).active == 40 * TOKEN
     assert world.chain.seat(world.run, node.address).role == Role.BANNED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -34,8 +35,8 @@ def ethereum(**answer: Any) -> Ethereum:
 
 def example(item: dict[str, Any]) -> Any:
     kind = item["type"]
-    if kind.endswith("[]"):
-        return [example({**item, "type": kind[:-2]})] * 2
+    if array := re.fullmatch(r"(.*)\[(\d*)\]", kind):
+        return [example({**item, "type": array[1]})] * int(array[2] or 2)
     if kind == "tuple":
         return tuple(example(field) for field in item["components"])
     if kind == "bool":

@@ -375,7 +375,7 @@ def test_what_the_contract_does_not_count_is_looked_up_and_taken_back(monkeypatc
     follower = Follower(chain, [HONEST, THIRD])
     follower.live(10)
     reader = follower.book._witnesses._reader(follower.book._chain.singles[0])
-    forged = [submitted(follower.book.count_submissions()), ("Runs", "Published", (1, b"\x01" * 32, b"\x02" * 32))]
+    forged = [submitted(follower.book.count_submissions()), ("Weights", "Published", (1, b"\x01" * 32))]
     entries = [log_entry(chain.blocks[-1], 7 + index, *event) for index, event in enumerate(forged)]
     follower.book._completeness._corrections.put_right([], reader._decoder.decode(entries, 0, 1 << 40))
     follower.book._entries.set_fact("read_twice", len(chain.blocks) - 1)

@@ -186,6 +186,7 @@ def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_
     with running(service, layout) as hub:
         put(layout, 0)
         wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out")
+        world.anvil.request("anvil_mine", hex(2))  # the beacon's block, and one that can look back at it
         file = tmp_path / "rollouts.parquet"
         file.write_bytes(b"rollouts")
         ref = world.submit(node, 0, 0, hashlib.sha256(b"rollouts").digest())
@@ -199,7 +200,7 @@ def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_
 # ---- the disk ------------------------------------------------------------------------------------------------------------
 
 
-HORIZON = 10 + 20 + 30
+HORIZON = 10 + 3 * 20 + 2 * 30
 
 
 @dataclass
