@@ -118,7 +118,7 @@ contract Runs is Seats {
             weights.draw(run, step);
             beacon = head.beacon;
         }
-        if (beacon != turn.beacon) revert WrongBeacon(turn.beacon, beacon);
+        if (beacon == 0 || beacon != turn.beacon) revert WrongBeacon(turn.beacon, beacon);
         return number;
     }
 

@@ -482,6 +482,7 @@ def test_the_running_hub_fills_the_bucket(anvil: Anvil, cloud: Cloud, tmp_path: 
     with running(HubService(settings, layout, spec, world.trainer.key), layout) as started:
         put(layout, 0)
         wait_until(lambda: started.published() == 0, deadline=20, what="version 0 is out")
+        anvil.request("anvil_mine", hex(2))  # the beacon's block, and one that can look back at it
         ref = world.submit(node, 0, 0, hashlib.sha256(b"rollouts").digest())
         now = lambda: world.chain.block().time  # noqa: E731
         client = HubClient(started.told()["url"], world.run, world.chain.domain, key=node, now=now)
