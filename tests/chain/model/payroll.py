@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from tests.chain.model.books import BPS, Case, Finding, Run, Seat
 from tests.chain.model.work import Work
 
+COMPENSATION_BPS = 5_000
+"""Of what the jury leaves of the bonds of those who challenged what was cleared. Were it all, bonds could be traded."""
+
 
 @dataclass
 class Judgement:
@@ -38,8 +41,7 @@ class Payroll(Work):
         elif j.upheld and case.appellant:
             pool += self._lose(r, case.appellant, p.bond)
         if j.in_vain:
-            silent = r.bench(case.earliest) - case.excused - set(case.votes)
-            pool += sum(self._lose(r, juror, pay) for juror in sorted(silent))
+            pool += self._charge_silent(r, case, pay)
             if not j.decided:
                 pool += self._lose(r, case.challenger, max(0, pay * case.jurors - pool))
 
@@ -58,10 +60,15 @@ class Payroll(Work):
         elif j.cleared:
             if case.appellant:
                 owe(case.appellant, pay * len(j.cleared) // len(members))
-            owe(seat.operator, pool // 2)  # not all of it, or bonds could be traded
+            owe(seat.operator, pool * COMPENSATION_BPS // BPS)
         else:
             owe(seat.operator, pool)
         self.account(self.sink).active += pool
+
+    def _charge_silent(self, r: Run, case: Case, pay: int) -> int:
+        """One juror's pay, of each that neither voted nor abstained."""
+        silent = r.bench(case.earliest) - case.excused - set(case.votes)
+        return sum(self._lose(r, juror, pay) for juror in silent)
 
 
 def _alike(r: Run, case: Case) -> list[tuple[Finding, list[str]]]:

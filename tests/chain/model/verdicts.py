@@ -7,6 +7,10 @@ from tests.chain.model.books import BPS, Case, Place, Run, Seat, Submission
 from tests.chain.model.payroll import Judgement, Payroll
 
 
+def majority(jurors: int) -> int:
+    return jurors // 2 + 1
+
+
 def count(case: Case) -> tuple[Judgement, set[int]]:
     """What has been decided by the votes so far, and of which submissions no further vote can change what is said.
 
@@ -14,13 +18,14 @@ def count(case: Case) -> tuple[Judgement, set[int]]:
     jury that ties clears.
     """
     j, final = Judgement(voted=True), set()
-    majority, against = case.jurors // 2 + 1, max(1, case.jurors - case.jurors // 2)
+    needed = majority(case.jurors)
+    against = max(1, case.jurors + 1 - needed)
     for i in case.members:
         false = sum(i in finding.false for finding in case.votes.values())
         hard = sum(i in finding.hard for finding in case.votes.values())
-        if false >= majority:
+        if false >= needed:
             j.upheld.add(i)
-        if hard >= majority:
+        if hard >= needed:
             j.hard.add(i)
         if len(case.votes) - false >= against:
             j.cleared.add(i)

@@ -11,7 +11,7 @@ from tests.chain.schedules.choices import amounts, anyone, mostly, nodes, often,
 from tests.chain.schedules.labour import Labour
 from tests.chain.twins.people import BENCHES, NODES, OPERATORS, VALIDATORS
 
-minds = st.sampled_from("clear false hard mixed half-hard clear false hard silent abstain wrong".split())
+minds = st.sampled_from("clear clear false hard mixed mixed mixed half-hard silent silent abstain".split())
 """What a juror makes of a case: see `_findings`."""
 opinions = st.tuples(minds, st.lists(st.one_of(st.none(), st.none(), minds), min_size=6, max_size=6))
 """Of most jurors, and of those who differ."""
@@ -21,7 +21,7 @@ def _findings(case: Case, mind: str, seed: int) -> tuple[set[int], set[int]]:
     listed = set(range(len(case.listed)))
     some = {i for i in listed if (seed + i) % 2}
     found = {"false": (listed, set()), "hard": (listed, listed), "mixed": (some, set()), "half-hard": (listed, some)}
-    return {**found, "wrong": (some, listed)}.get(mind, (set(), set()))
+    return found.get(mind, (set(), set()))
 
 
 class Trials(Labour):
@@ -134,6 +134,14 @@ class Trials(Labour):
             self.twins.abstain(juror, *case, "no weights" if seed % 5 else "ä" * 65)
         elif mind != "silent" and (found := self._case(*case)):
             self.twins.vote(juror, *case, *_findings(found, mind, seed))
+
+    @often(1, which=pick, who=validators, too_far=st.booleans())
+    def vote_void(self, which: int, who: Key, too_far: bool) -> None:
+        """On a submission that the case does not list; or hard and not false."""
+        run, seat, number = self._a_case(which, Stage.APPEALED)
+        case = self._case(run, seat, number)
+        listed = set(range(len(case.listed) if case else 1))
+        self.twins.vote(who, run, seat, number, listed | {len(listed)} if too_far else set(), listed)
 
     @often(
         9, node=st.sampled_from(NODES[:2]), run=st.sampled_from([1, 1, 2]), hard=st.booleans(), first=st.integers(0, 5),

@@ -71,22 +71,24 @@ class Twins:
             bank.send(chain.create(policy, b"\x07" * 32))
             self.model.runs[number] = Run(policy)
         wire.ask("anvil_autoImpersonateAccount", True)
+        self.height = wire.height()
         self.wait_until(START)
         for person in PEOPLE:
             for spender in holders:
                 data = "0x" + chain.token.functions.approve(spender, 2**255).data.hex()
                 wire.send(person.address, chain.token.address, data)
+        self.height = wire.height()
         self.wait_until(SETTLED)
         self._save()
 
     # ---- time and place --------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        self._saved = _copied(self.model), self.now, self._wire.ask("evm_snapshot")
+        self._saved = _copied(self.model), self.now, self.height, self._wire.ask("evm_snapshot")
 
     def start_over(self) -> None:
         """Back to when `settle_in` was done."""
-        model, self.now, snapshot = self._saved
+        model, self.now, self.height, snapshot = self._saved
         self.model = _copied(model)
         if not self._wire.ask("evm_revert", snapshot):
             raise RuntimeError("Anvil has lost its snapshot")
@@ -94,17 +96,16 @@ class Twins:
 
     def wait_until(self, at: int) -> None:
         """A block without transactions."""
-        self._wire.ask("evm_setNextBlockTimestamp", at)
-        self._wire.ask("evm_mine")
-        self.now = at
+        self._wire.batch([("evm_setNextBlockTimestamp", [at]), ("evm_mine", [])])
+        self.now, self.height = at, self.height + 1
 
     def wait_for_blocks(self, many: int) -> None:
         """One a second."""
         self._wire.ask("anvil_mine", hex(many), hex(1))
-        self.now = int(self._wire.ask("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+        self.now, self.height = self.now + many, self.height + many
 
     def compare(self) -> None:
-        self._comparison.compare(self.model, self.now)
+        self._comparison.compare(self.model, self.now, self.height)
 
     def settle_in(self) -> None:
         """A world at work: stakes, budgets, a bench, two seats in every run, one version published."""
@@ -174,7 +175,7 @@ class Twins:
 
     def beacon(self, run: int, step: int) -> bytes:
         """As the next transaction will find or draw it; zeros where it cannot."""
-        return self.model.beacon_of(run, step, self._hashes(self._wire.height() + 1))
+        return self.model.beacon_of(run, step, self._hashes(self.height + 1))
 
     def _hashes(self, block: int) -> Hashes:
         return lambda number: self._wire.hash_of(number, block)
@@ -312,7 +313,7 @@ class Twins:
         before, at, refused = _copied(self.model), self.now + 1, None
         cases = self._stages()
         try:
-            rule(self.model, at, self._wire.height() + 1)
+            rule(self.model, at, self.height + 1)
         except Refused as error:
             self.model, refused = before, str(error)
         target = self._comparison.contract(contract)
@@ -327,7 +328,7 @@ class Twins:
             return
         if not self._wire.send(by.address, target.address, data):
             raise Disagreement(f"{what} failed, and would not have a moment ago")
-        self.now = at
+        self.now, self.height = at, self.height + 1
         self.verdicts.update(self._stages() - cases)
         try:
             self.compare()

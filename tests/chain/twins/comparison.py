@@ -40,9 +40,9 @@ class Comparison:
         self.chain, self._wire = chain, wire
         self.vouchers = Contract(chain.ethereum, vouchers, artifacts.load("Vouchers").abi)
 
-    def compare(self, model: Model, now: int) -> None:
+    def compare(self, model: Model, now: int, height: int) -> None:
         """Raises Disagreement that names every value that differs."""
-        readings = list(self._readings(model, now))
+        readings = list(self._readings(model, now, height))
         calls = [("eth_call", ({"to": reading.to, "data": reading.data}, "latest")) for reading in readings]
         differ = []
         for reading, answer in zip(readings, self._wire.batch(calls), strict=True):
@@ -57,7 +57,7 @@ class Comparison:
 
     # ---- what is compared ------------------------------------------------------------------------------------------
 
-    def _readings(self, m: Model, now: int) -> Iterator[Reading]:
+    def _readings(self, m: Model, now: int, height: int) -> Iterator[Reading]:
         holders = [SINK, m.bonds, m.treasury, m.pots, self.chain.bench.address]
         for person in [key.address for key in PEOPLE] + holders:
             yield self._reading("token", "balanceOf", [person], m.tokens.get(person, 0))
@@ -70,7 +70,7 @@ class Comparison:
             yield self._reading("runs", "status", [number], (run.paused_from, run.defunded_from, run.leaving))
             yield self._reading("vouchers", "pots", [number], run.pot)
             yield self._reading("vouchers", "left", [number], m.voucher_room(number, now))
-            yield from self._weights(m, number, run, now)
+            yield from self._weights(m, number, run, now, height)
             yield self._reading("bench", "seated", [number], run.seated)
             for address, v in run.validators.items():
                 validator = (v.locked, run.at_risk(address), v.approved, v.since, v.until, v.place)
@@ -82,7 +82,7 @@ class Comparison:
             for seat in run.seats.values():
                 yield from self._seat(number, run, seat, now)
 
-    def _weights(self, m: Model, number: int, run: Run, now: int) -> Iterator[Reading]:
+    def _weights(self, m: Model, number: int, run: Run, now: int, height: int) -> Iterator[Reading]:
         yield self._reading("weights", "trainer", [number], _address(run.trainer(now)))
         since, key = next(((since, key) for since, key in run.appointed if since > now), (0, None))
         yield self._reading("weights", "successor", [number], (_address(key), since))
@@ -92,8 +92,7 @@ class Comparison:
             yield self._reading("weights", "publications", [number, step], published)
             yield self._reading("weights", "sourceOf", [number, step], p.source)
             if not any(p.beacon):
-                height = self._wire.height()
-                beacon = m.beacon_of(number, step, lambda source, height=height: self._wire.hash_of(source, height))
+                beacon = m.beacon_of(number, step, lambda source: self._wire.hash_of(source, height))
                 yield self._reading("weights", "beaconOf", [number, step], beacon)
 
     def _seat(self, number: int, run: Run, seat: Seat, now: int) -> Iterator[Reading]:
