@@ -80,6 +80,16 @@ contract SubmitTest is World {
         runs.submit(run, SPEC, 0, 0, 1, SPEC);
     }
 
+    function test_nothing_is_submitted_on_a_beacon_that_nobody_drew_in_time() public {
+        vm.roll(block.number + 300); // the block that it comes from is out of reach
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.WrongBeacon.selector, bytes32(0), bytes32(0)));
+        submit(ref, 1, bytes32(0));
+        weights.draw(run, 0); // names a block to come
+        vm.expectRevert(abi.encodeWithSelector(IRuns.BeaconPending.selector, block.number + 1));
+        submit(ref, 1, bytes32(0));
+    }
+
     function test_units_have_their_range() public {
         bytes32 beacon = beaconOf(run, 0);
         vm.startPrank(nodes[0]);
