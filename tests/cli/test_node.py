@@ -495,8 +495,16 @@ def test_an_appeal_answers_every_verdict_on_the_submission(contributor: Contribu
     assert (again.code, "appealed already" in again.err) == (2, True)
 
 
-@pytest.mark.parametrize("before", [Stage.UPHELD, Stage.UNDECIDED])
-def test_a_hard_verdict_on_revoked_work_can_be_appealed_against(contributor: Contributor, before: Stage) -> None:
+@pytest.mark.parametrize(
+    ("before", "why", "after"),
+    [
+        (Stage.UPHELD, "revoked", Stage.UPHELD),
+        (Stage.UNDECIDED, "no majority", Stage.RETURNED),  # what it was about went over to the hard case
+    ],
+)
+def test_a_hard_verdict_on_soft_work_can_be_appealed_against(
+    contributor: Contributor, before: Stage, why: str, after: Stage
+) -> None:
     ref, submission = challenged(contributor, hard=False)
     world, policy = contributor.world, contributor.world.chain.policy(contributor.world.run)
     liar = world.senders[world.chain.case(world.run, contributor.node, 1).challenger]
@@ -507,10 +515,10 @@ def test_a_hard_verdict_on_revoked_work_can_be_appealed_against(contributor: Con
         world.anvil.advance(policy.appeal)
     liar.send(world.chain.settle(world.run, contributor.node, 1))
     refused = contributor.run("appeal", submission, "--yes")
-    assert (refused.code, "revoked" in refused.err) == (2, True)
+    assert (refused.code, why in refused.err, stages(contributor)) == (2, True, [before])
     world.accuse(liar.key, ref)
     assert contributor.run("appeal", submission, "--yes").code == 0
-    assert stages(contributor) == [before, Stage.APPEALED]
+    assert stages(contributor) == [after, Stage.APPEALED]
 
 
 def test_what_cannot_be_appealed_against_is_refused_before_it_costs(contributor: Contributor) -> None:
