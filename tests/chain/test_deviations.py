@@ -6,21 +6,20 @@ The liars and the honest are keys that send what their programs would; whether w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.processes import wait_until
 from swarm.settings import SwarmSettings, run_file
 from swarm.world import DAY, TOKEN, World
 
-from protocol.chain import Chain, Sender
-from protocol.chain.deviations import Deviation, Move, cheating_pays, deviations, pays_by_bench
+from protocol.chain.calls import Call
+from protocol.chain.deviations import Deviation, Move, deviations
 from protocol.chain.types import Policy, Stage
 from protocol.chain.vouchers import Vouchers
-from protocol.errors import TransactionReverted
 from protocol.identity import Key
 from protocol.shell.runfile import PolicyTable
 from protocol.signing import Verdict, Voucher
@@ -52,7 +51,24 @@ INSTANT = Policy(
     bond_bps=0, finder_bps=3333, co_signers=1, strikes=3, leverage=2, window=DAY, appeal=0, vote=0, max_per_step=2, node_stake=6007,
     penalty=2503, validator_stake=2000, voucher_cap=900,
 )  # fmt: skip
-SETTINGS = {"demo of 3": (DEMO, 3), "demo of 5": (DEMO, 5), "odd of 2": (ODD, 2), "odd of 6": (ODD, 6), "instant of 3": (INSTANT, 3)}
+SETTINGS = {"demo-3": (DEMO, 3), "odd-6": (ODD, 6), "instant-3": (INSTANT, 3), "demo-5": (DEMO, 5), "odd-2": (ODD, 2)}
+LONG = ("demo-5", "odd-2")
+
+
+class Impersonated:
+    """Sends as anybody, in one request instead of a Sender's ten: Anvil signs, mines and, where the contracts refuse, says so."""
+
+    def __init__(self, anvil: Anvil, key: Key) -> None:
+        self._anvil, self.key = anvil, key
+
+    def send(self, call: Call) -> None:
+        made = call.function
+        what = {"from": self.key.address, "to": made.address, "data": "0x" + made.data.hex(), "gas": hex(5_000_000)}
+        sent = self._anvil.request("eth_sendTransaction", what)
+        wait_until(
+            lambda: self._anvil.request("eth_getTransactionReceipt", sent), deadline=10, what="mined a moment later"
+        )
+        assert self._anvil.request("eth_getTransactionReceipt", sent)["status"] == "0x1"
 
 
 class Theatre:
@@ -62,25 +78,29 @@ class Theatre:
         changes = {name: value for name, value in vars(policy).items() if name not in ("owner", "trainer")}
         self.policy, self._anvil = policy, anvil
         self.world = world = World.another(anvil, **changes)
-        self.operator, self.node = Key.generate(), Key.generate()
+        self.operator, self.node, self.finder = Key.generate(), Key.generate(), Key.generate()
         self.validators = [Key.generate() for _ in range(validators)]
         world.seat_node(self.operator, self.node)
         for validator in self.validators:
             world.seat_validator(validator)
         opened(world, pot=1 + 2 * policy.voucher_cap // TOKEN)
         world.publish(0)
+        anvil.request("anvil_autoImpersonateAccount", True)
+        world.trainer = Impersonated(anvil, world.trainer.key)  # type: ignore[assignment]
+        world.senders = {key.address: Impersonated(anvil, key) for key in self.people}  # type: ignore[misc]
+        for key in self.people:
+            anvil.give(key.address, TOKEN)
         self._saved = anvil.request("evm_snapshot")
 
     def begin(self) -> None:
         """As it was when everybody had been seated and one version published."""
-        anvil, old = self._anvil, self.world
-        assert anvil.request("evm_revert", self._saved)
-        self._saved = anvil.request("evm_snapshot")
-        chain = old.chain
-        anvil.advance(max(0, int(time.time()) - chain.block().time))
-        self.world = World(
-            anvil, chain, Sender(chain, anvil.bank), Sender(chain, old.trainer.key), old.run, old.spec_digest, old.vouchers, real=True
-        )  # fmt: skip
+        assert self._anvil.request("evm_revert", self._saved)
+        self._saved = self._anvil.request("evm_snapshot")
+        self._anvil.advance(max(0, int(time.time()) - self.world.chain.block().time))
+
+    @property
+    def people(self) -> list[Key]:
+        return [self.world.trainer.key, self.operator, self.node, self.finder, *self.validators]
 
 
 @dataclass
@@ -99,8 +119,8 @@ class Play:
     def __post_init__(self) -> None:
         theatre = self.theatre
         self.world, self.chain, self.policy = theatre.world, theatre.world.chain, theatre.policy
-        self.node, self.operator, self.people = theatre.node, theatre.operator, theatre.validators
-        self.finder = Key.generate()
+        self.node, self.operator, self.finder = theatre.node, theatre.operator, theatre.finder
+        self.people = theatre.validators
         self.tracked = [each.address for each in (self.operator, self.finder, *self.people)] + [SINK]
         self.cast["operator"], self.cast["sink"] = [self.operator.address], [SINK]
         self._before, self._funds, self._pot = self._stakes(), self._budget(), self._in_pot()
@@ -205,7 +225,7 @@ class Play:
         verdict = Verdict(self.world.run, ref.submission_id(self.world.run), outcome, SAMPLES, details)
         return by.address, SAMPLES, details, verdict.sign(by, self.chain.domain)
 
-    def _send(self, by: Key, call: Any) -> None:
+    def _send(self, by: Key, call: Call) -> None:
         self.world.sender(by).send(call)
 
 
@@ -335,18 +355,37 @@ ROWS = [(setting, deviation) for setting, (policy, many) in SETTINGS.items() for
 
 
 @pytest.fixture(scope="module")
-def theatre(anvil: Anvil, request: pytest.FixtureRequest) -> Theatre:
-    return Theatre(anvil, *SETTINGS[request.param])
+def theatre_of(anvil: Anvil) -> Iterator[Callable[[str], Theatre]]:
+    """By setting; the last one stays as it is, for the next row."""
+    standing: dict[str, Theatre] = {}
+
+    def get(setting: str) -> Theatre:
+        if setting not in standing:
+            standing.clear()
+            standing[setting] = Theatre(anvil, *SETTINGS[setting])
+        return standing[setting]
+
+    yield get
+    anvil.request("anvil_autoImpersonateAccount", False)
 
 
-@pytest.mark.parametrize(
-    "theatre, deviation", [pytest.param(*row, id=f"{row[0]}: {row[1].name}") for row in ROWS], indirect=["theatre"]
-)
-def test_what_a_deviation_moves_is_what_the_contracts_move(theatre: Theatre, deviation: Deviation) -> None:
+def row(setting: str, deviation: Deviation) -> Any:
+    return pytest.param(
+        setting, deviation, id=f"{setting} {deviation.name}", marks=[pytest.mark.long] * (setting in LONG)
+    )
+
+
+@pytest.mark.parametrize("setting, deviation", [row(*each) for each in ROWS])
+def test_what_a_deviation_moves_is_what_the_contracts_move(
+    theatre_of: Callable[[str], Theatre], setting: str, deviation: Deviation
+) -> None:
+    theatre = theatre_of(setting)
     instant = theatre.policy.appeal == 0
     ends = [(deviation.fails, FAILS.get(deviation.name))] if deviation.fails else []
     if deviation.succeeds:
-        ends.append((deviation.succeeds, (INSTANTLY if instant else {}).get(deviation.name) or SUCCEEDS[deviation.name]))
+        ends.append(
+            (deviation.succeeds, (INSTANTLY if instant else {}).get(deviation.name) or SUCCEEDS[deviation.name])
+        )
     assert ends
     for moves, act in ends:
         theatre.begin()
@@ -355,15 +394,7 @@ def test_what_a_deviation_moves_is_what_the_contracts_move(theatre: Theatre, dev
         act(play)
         changed = play.changes()
         assert changed == play.expected(moves)
+        assert sum(changed.values()) == 0
         if moves is deviation.fails and deviation.forgone:
             voted = changed[play.cast["juror"][0]] if "juror" in play.cast else deviation.forgone
             assert deviation.forgone == voted * len(play.cast["idle"])
-
-
-def test_vouchers_of_the_trainers_pay_no_more_than_the_table_says(anvil: Anvil) -> None:
-    theatre = Theatre(anvil, ODD, 2)
-    theatre.begin()
-    play = Play(theatre, 1)
-    play.redeem(2 * ODD.voucher_cap)
-    with pytest.raises(TransactionReverted, match="ZeroAmount"):
-        play.redeem(3 * ODD.voucher_cap)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from protocol.chain import Chain, Sender
     from protocol.chain.calls import Call
-    from protocol.chain.types import Policy
     from protocol.chain.vouchers import Vouchers
 
 
@@ -104,7 +103,10 @@ def create(
             f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
             f"bond      {tokens(policy.bond)}, or {policy.bond_bps / 100:g} % of what a case withholds; jury {tokens(policy.jury_fee)} per submission",
             *bench_lines(policy),
-            *(f"WARNING   {text}" for text in policy_warnings(policy, Fraction(spec.verification.prefill_share), spec.samples)),
+            *(
+                f"WARNING   {text}"
+                for text in policy_warnings(policy, Fraction(spec.verification.prefill_share), spec.samples)
+            ),
             f"none of this can be changed later{replaceable}",
         ],
         yes,
