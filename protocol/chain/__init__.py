@@ -8,6 +8,7 @@ contract.py   calls and events as the ABI encodes them      ethereum.py   the JS
 endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI and bytecode shipped with the package
 reverts.py    contract errors → our error tree              cases.py      what is open against a seat
 vouchers.py   the pay of validators                         settings.py   where it is, what a transaction may cost
+deviations.py what a policy lets each party gain and lose by not playing along
 The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
 events.py     what the contracts emit                       decoding.py      events out of the words of raw logs

@@ -6,6 +6,7 @@ runfile.py     run.toml                                 machine.py  what the ope
 doctor.py      what is wrong, checked one by one        peers.py    settings of how peers are found
 role.py        what every `… start` brings up           signals.py  how a signal ends it
 location.py    where a run is, as its owner says on chain
+policy_warnings.py  what a policy's numbers make pay, said before it is created
 manifest_lookup.py  a version's manifest, by the digest on chain
 spec_file.py   the run's spec, kept in the home for when the hub is away
 standpoint.py  from where an operator looks at the network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from protocol.chain import Chain, Sender
     from protocol.chain.calls import Call
-    from protocol.chain.types import Policy
     from protocol.chain.vouchers import Vouchers
 
 
@@ -86,6 +86,7 @@ def create(
     from protocol.chain.events import RunCreated
     from protocol.environments.assignment import mixture
     from protocol.shell import runfile
+    from protocol.shell.policy_warnings import bench_lines, policy_warnings
 
     path = strip_at(file)
     sender = _sender(path, keystore, password_file)
@@ -101,7 +102,11 @@ def create(
             f"window    {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}",
             f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
             f"bond      {tokens(policy.bond)}, or {policy.bond_bps / 100:g} % of what a case withholds; jury {tokens(policy.jury_fee)} per submission",
-            *_bench(policy),
+            *bench_lines(policy),
+            *(
+                f"WARNING   {text}"
+                for text in policy_warnings(policy, Fraction(spec.verification.prefill_share), spec.samples)
+            ),
             f"none of this can be changed later{replaceable}",
         ],
         yes,
@@ -347,15 +352,6 @@ def appoint(
     )
     sender.send(sender.chain.appoint(run, trainer))
     typer.echo(f"appointed; in {notice}, start the hub with its keystore (hub.keystore in {path})")
-
-
-def _bench(policy: Policy) -> list[str]:
-    """How many validators may lie, by how many there are; with a warning of what a small bench bears."""
-    if not policy.appeal:
-        return ["bench     verdicts are final at once: any validator can take a node's pay, any two its stake"]
-    borne = ", ".join(f"{policy.liars_borne(many)} of {many}" for many in (3, 4, 5, 7, 9))
-    warning = "WARNING   with fewer than five validators one that lies, or is silent, leaves cases undecided: approve five or more"
-    return [f"bench     may lie, be silent or be bribed: {borne} validators", warning]
 
 
 @app.command()
