@@ -22,7 +22,7 @@ from swarm.anvil import Anvil
 
 TOKEN = 10**18
 DAY = 86_400
-_LEVELS_SLOT = 3  # of Bench: mapping `_levels`
+_LEVELS_SLOT = 4  # of Bench: mapping `_levels`
 
 
 def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
