@@ -12,6 +12,7 @@ The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
 events.py     what the contracts emit                       decoding.py      events out of the words of raw logs
 log_reader.py pages of logs from an endpoint                witnesses.py     which of several endpoints to believe
+following.py  events as they happen, without a book
 completeness.py  the second reading                         counters.py      what the contracts count against the book
 book_schema.py, book_entries.py  its tables, and what an event changes in them          corrections.py  puts it right
 Sending

@@ -198,6 +198,42 @@ def _tell(check: Check) -> None:
         typer.echo(f"  try: {check.hint}")
 
 
+@app.command()
+def watch(
+    run: Annotated[int, typer.Option(help="Run whose events are told.")],
+    deployment: Addresses = None,
+    contract: Contract = None,
+    from_block: Annotated[
+        int | None, typer.Option(min=0, help="First block to tell of; else only what happens from now on.")
+    ] = None,
+    stakes: Annotated[bool, typer.Option("--stakes", help="Tell of everybody's stake too, of whatever run.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End at the newest block instead of waiting for more.")] = False,
+    poll_seconds: Annotated[float, typer.Option(min=0.1, help="Pause between looks at the chain.")] = 2.0,
+    network: AnyNetwork = None,
+    rpc: Rpc = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of sentences.")] = False,
+) -> None:
+    """Tell of a run's events as they happen, one sentence each, until it is interrupted. What a reorganisation takes back is said too.
+
+    An endpoint that is gone is waited for. Vouchers are told of where --deployment names their contract.
+    """
+    from protocol.chain.deploy import Deployment
+    from protocol.chain.following import Follower
+    from protocol.logs import only_warnings
+    from protocol.shell.watch import Teller, follow
+
+    only_warnings()
+    known = Deployment.load(deployment) if deployment else None
+    urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
+    chain = networks.connect(urls, chain_id, known.runs if known else contract)
+    chain.check(chain_id)
+    chain.policy(run)
+    others = {str(chain.locations.address): "Locations"} | ({known.vouchers: "Vouchers"} if known else {})
+    first = chain.block_number() + 1 if from_block is None else from_block
+    follower = Follower(chain, run, first, others=others, stakes=stakes)
+    follow(follower, Teller(as_json), poll_seconds=poll_seconds, once=once)
+
+
 @app.command("new-key")
 def new_key(
     out: Annotated[Path, typer.Argument(help="Keystore file to write.")],
