@@ -7,7 +7,8 @@ calls.py      the calls to be sent                          types.py      what t
 contract.py   calls and events as the ABI encodes them      ethereum.py   the JSON-RPC methods in use
 endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI and bytecode shipped with the package
 reverts.py    contract errors → our error tree              cases.py      what is open against a seat
-vouchers.py   the pay of validators                         settings.py   where it is, what a transaction may cost
+vouchers.py   the pay of validators                         faucet.py     development tokens
+settings.py   where it is, what a transaction may cost
 The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
 events.py     what the contracts emit                       decoding.py      events out of the words of raw logs

@@ -178,7 +178,10 @@ def parse_address(text: str) -> ChecksumAddress:
     if not is_hex_address(text) or not text.startswith("0x"):
         raise UsageError(f"{text[:80]!r} is no address", hint="one is 0x and 40 hex digits")
     address = to_checksum_address(text)
-    if address != text and text[2:] not in (text[2:].lower(), text[2:].upper()):  # not all libraries look at the checksum
+    if address != text and text[2:] not in (
+        text[2:].lower(),
+        text[2:].upper(),
+    ):  # not all libraries look at the checksum
         raise UsageError(f"{text} is no address: its checksum is wrong", hint="it is mistyped; copy it again")
     return address
 

@@ -142,4 +142,5 @@ _SENTENCES: dict[type[e.Emitted], Callable[[Any], str]] = {
     e.VouchersFunded: lambda x: f"{tokens(x.amount)} were added to the pot of the validators",
     e.Redeemed: lambda x: f"validator {x.validator} was paid {tokens(x.amount)} by voucher, {tokens(x.total)} in all",
     e.Located: lambda x: f"the owner says where the run is: {plain(x.where.decode('utf-8', 'replace')) or 'nothing'}",
+    e.Dripped: lambda x: f"the faucet gave {tokens(x.amount)} to {x.account}",
 }

@@ -174,4 +174,3 @@ def test_a_replacement_carries_the_same_eth(wallet: Wallet) -> None:
     dearer = sender._replace(kept, sender._journal.attempts(kept)[0])
     wallet.world.anvil.request("eth_sendRawTransaction", "0x" + dearer.raw.hex())
     assert wallet.world.chain.balance(FRIEND) == TOKEN // 4
-
