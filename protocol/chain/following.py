@@ -27,7 +27,7 @@ _Place = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True)
-class News:
+class Happened:
     """An event and the block time it happened at; or, `taken_back`, that it is of the chain no longer."""
 
     event: Event
@@ -49,10 +49,10 @@ class Follower:
         self._range = _RANGE
         self._marks: dict[int, bytes] = {}
         """Hashes of blocks that were read, by number, in order."""
-        self._told: dict[_Place, News] = {}
+        self._told: dict[_Place, Happened] = {}
         """In the order of the chain, but for what came late."""
 
-    def poll(self) -> Iterator[News]:
+    def poll(self) -> Iterator[Happened]:
         """What is new up to the newest block. Raises RpcUnavailable, after which polling again goes on where it stopped, and
         WrongChain where the chain took back more than REORG_BLOCKS or is another one."""
         head = self._chain.block()
@@ -71,7 +71,7 @@ class Follower:
             self._forget(last - REORG_BLOCKS)
             yield from page
 
-    def _page(self, first: int, last: int) -> list[News]:
+    def _page(self, first: int, last: int) -> list[Happened]:
         """What of blocks first … last was not told yet; noted as told."""
         end = self._chain.block(last)
         events = self._read(first, last)
@@ -79,7 +79,7 @@ class Follower:
         times = {number: self._chain.block(number).time for number in {event.block for event in new}}
         if self._chain.block_hash(last) != end.hash:
             raise RpcUnavailable(f"reading events: {self._chain.rpc} answers of two forks")
-        page = [News(event, times[event.block]) for event in new]
+        page = [Happened(event, times[event.block]) for event in new]
         for news in page:
             self._told[news.event.block, news.event.log_index, news.event.block_hash] = news
             self._marks[news.event.block] = news.event.block_hash
@@ -112,7 +112,7 @@ class Follower:
                 if (decoded := self._chain.decode(entry)) is not None and first <= quantity(entry["blockNumber"]) <= last
             ]  # fmt: skip
 
-    def _take_back(self, head: int) -> Iterator[News]:
+    def _take_back(self, head: int) -> Iterator[Happened]:
         """Goes back to the newest block that was read and still stands, and says what stood above it."""
         known = [number for number in self._marks if number <= head]
         stands = next((n for n in reversed(known) if self._chain.block_hash(n) == self._marks[n]), None)
@@ -127,7 +127,7 @@ class Follower:
         gone = {place: news for place, news in self._told.items() if place[0] >= self._next}
         self._told = {place: news for place, news in self._told.items() if place not in gone}
         for place in sorted(gone, reverse=True):
-            yield News(gone[place].event, gone[place].time, taken_back=True)
+            yield Happened(gone[place].event, gone[place].time, taken_back=True)
 
     def _forget(self, before: int) -> None:
         self._marks = {number: hash for number, hash in self._marks.items() if number >= before}

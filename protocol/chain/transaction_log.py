@@ -11,7 +11,7 @@ import fcntl
 import sqlite3
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocol.errors import LockHeld
@@ -180,4 +180,4 @@ class TransactionLog:
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
         query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, value FROM transactions {clause}"  # noqa: S608
         with self._mutex:
-            return [Transaction(*row[:9], value=int(row[9])) for row in self._db.execute(query, values).fetchall()]
+            return [replace(Transaction(*row), value=int(row[9])) for row in self._db.execute(query, values).fetchall()]

@@ -13,7 +13,7 @@ import typer
 from eth_utils import to_checksum_address
 
 from protocol.chain.events import RunCreated
-from protocol.chain.following import Follower, News
+from protocol.chain.following import Follower, Happened
 from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import RpcUnavailable
@@ -29,17 +29,17 @@ class Teller:
     def __init__(self, as_json: bool = False) -> None:
         self._as_json = as_json
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: Happened) -> None:
         typer.echo(json.dumps(as_json(news)) if self._as_json else text(news))
 
 
-def text(news: News) -> str:
+def text(news: Happened) -> str:
     """`2026-11-26 12:00:00  block 17: version 3 was published, …`"""
     back = "taken back: " if news.taken_back else ""
     return f"{at(news.time)}  block {news.event.block}: {back}{sentence(news.event.data)}"
 
 
-def as_json(news: News) -> dict[str, Any]:
+def as_json(news: Happened) -> dict[str, Any]:
     """Bytes as hex; amounts and bitmaps as JSON numbers of any length."""
     event = news.event
     values = {field.name.rstrip("_"): getattr(event.data, field.name) for field in fields(event.data)}

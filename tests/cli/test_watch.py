@@ -20,7 +20,7 @@ from swarm.world import TOKEN, World
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment
 from protocol.chain.events import KINDS, Abstained, Emitted, Published, RunCreated, Settled, Submitted
-from protocol.chain.following import Follower, News
+from protocol.chain.following import Follower, Happened
 from protocol.errors import WrongChain
 from protocol.identity import Key
 from protocol.shell import watch
@@ -46,7 +46,7 @@ def watched(console: Console, world: World, *options: object) -> list[str]:
     return ended.out.splitlines()
 
 
-def kinds(news: list[News]) -> list[tuple[str, bool]]:
+def kinds(news: list[Happened]) -> list[tuple[str, bool]]:
     return [(type(each.event.data).__name__, each.taken_back) for each in news]
 
 

@@ -260,7 +260,7 @@ def faucet(
     known = Deployment.load(deployment) if deployment else None
     urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
     chain = networks.connect(urls, chain_id)
-    found = TokenFaucet(chain, parse_address(faucet) if faucet else known and known.faucet)
+    found = TokenFaucet(chain, parse_address(faucet) if faucet else known.faucet if known else None)
     if keystore is None:
         if account is not None:
             raise UsageError("who pays the gas?", hint="give --keystore")
