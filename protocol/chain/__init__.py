@@ -7,12 +7,14 @@ calls.py      the calls to be sent                          types.py      what t
 contract.py   calls and events as the ABI encodes them      ethereum.py   the JSON-RPC methods in use
 endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI and bytecode shipped with the package
 reverts.py    contract errors → our error tree              cases.py      what is open against a seat
-vouchers.py   the pay of validators                         settings.py   where it is, what a transaction may cost
+vouchers.py   the pay of validators                         faucet.py     development tokens
+settings.py   where it is, what a transaction may cost
 deviations.py what a policy lets each party gain and lose by not playing along
 The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
 events.py     what the contracts emit                       decoding.py      events out of the words of raw logs
 log_reader.py pages of logs from an endpoint                witnesses.py     which of several endpoints to believe
+following.py  events as they happen, without a book
 completeness.py  the second reading                         counters.py      what the contracts count against the book
 book_schema.py, book_entries.py  its tables, and what an event changes in them          corrections.py  puts it right
 Sending

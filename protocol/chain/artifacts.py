@@ -11,7 +11,7 @@ from typing import Any
 from eth_utils import keccak
 
 CONTRACTS = (
-    "Token", "Bonds", "Bench", "Weights", "Signatures", "Runs", "Policies", "Court", "Vouchers", "Locations",
+    "Token", "Bonds", "Bench", "Weights", "Signatures", "Runs", "Policies", "Court", "Vouchers", "Locations", "Faucet",
 )  # fmt: skip
 
 

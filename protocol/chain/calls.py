@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
+from eth_utils import to_checksum_address
 
 from protocol.chain.access import Access
 from protocol.chain.contract import Function
@@ -31,6 +32,9 @@ class Calls(Access):
 
     def transfer_tokens(self, to: str, amount: int) -> Call:
         return Call("sending tokens", self.token.functions.transfer(to, amount))
+
+    def transfer_ether(self, to: str, wei: int) -> Call:
+        return Call("sending ETH", Function(self.ethereum, to_checksum_address(to), b"", value=wei))
 
     def deposit(self, account: str, amount: int) -> Call:
         return Call("depositing stake", self.bonds.functions.deposit(account, amount))

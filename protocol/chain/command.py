@@ -30,7 +30,7 @@ class CommandSender(Sender):
 
     def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits) -> None:
         super().__init__(chain, key, journal, limits)
-        self._ended: dict[tuple[str | None, bytes], Sent] = {}
+        self._ended: dict[tuple[str | None, bytes, int], Sent] = {}
 
     def resume(self) -> None:
         """Ends what an earlier command began."""
@@ -38,7 +38,7 @@ class CommandSender(Sender):
             begun = {transaction.id for transaction in self._journal.pending()}  # not what only a reorg took back
             for transaction, sent in self._recover():
                 if transaction.id in begun and sent is not None:
-                    self._ended[transaction.target, transaction.data] = sent
+                    self._ended[transaction.target, transaction.data, transaction.value] = sent
                     log.warning(
                         "an earlier command was interrupted while %s; that has landed now, in transaction 0x%s",
                         transaction.doing,

@@ -76,6 +76,8 @@ class Function:
     address: ChecksumAddress | None
     data: bytes
     outputs: tuple[str, ...] = ()
+    value: int = 0
+    """Wei that goes along."""
 
     def call(self, which: Which = "latest") -> Any:
         """What it returns after a block: the value, a tuple of several, None of none. Raises NoContract, RpcRefusal."""
@@ -88,7 +90,8 @@ class Function:
     def transaction(self) -> dict[str, str]:
         """Fields that every JSON-RPC form of this call has."""
         to = {} if self.address is None else {"to": self.address}
-        return {**to, "data": "0x" + self.data.hex()}
+        value = {"value": hex(self.value)} if self.value else {}
+        return {**to, **value, "data": "0x" + self.data.hex()}
 
 
 class Functions:

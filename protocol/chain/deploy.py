@@ -44,6 +44,8 @@ class Deployment:
     token: str
     block: int
     """Block of deployment: events need not be looked for before it."""
+    faucet: str = ""
+    """Of development tokens; empty: there is none."""
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -413,13 +413,19 @@ class Located(Emitted):
     where: bytes
 
 
+@dataclass(frozen=True)
+class Dripped(Emitted):
+    account: ChecksumAddress
+    amount: int
+
+
 KINDS: dict[str, type[Emitted]] = {
     kind.__name__: kind
     for kind in (
         RunCreated, Funded, Defunding, Paused, Published, Drawn, Redrawn, Appointed, Joined, Rotated, Offered, HandedOver,
         Left, Released, Submitted, Skipped, Claimed, ValidatorApproved, ValidatorSeated, ValidatorReinforced,
         ValidatorReleased, Challenged, ChallengedAgain, CoSigned, Appealed, Voted, Abstained, Settled, Silent, Impeached,
-        Deposited, Unbonding, Rebonded, Withdrawn, Slashed, Disbursed, Moved, VouchersFunded, Redeemed, Located,
+        Deposited, Unbonding, Rebonded, Withdrawn, Slashed, Disbursed, Moved, VouchersFunded, Redeemed, Located, Dripped,
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from protocol.chain import events
@@ -23,10 +24,13 @@ _MANY = 1_000
 class LogReader:
     """Events of one run. Every answer is checked before anything of it is used."""
 
-    def __init__(self, chain: Chain, run: int, places: Addresses | None = None) -> None:
-        """`places`: where the contracts are, where that is known already."""
+    def __init__(
+        self, chain: Chain, run: int, places: Addresses | None = None, others: Mapping[str, str] | None = None
+    ) -> None:
+        """`places`: where the contracts are, where that is known already. `others`: contracts beside them whose events name a run
+        first, as address → artifact; no book has those."""
         self._chain = chain
-        self._decoder = Decoder(run, (places or chain.places).artifacts)
+        self._decoder = Decoder(run, {**(places or chain.places).artifacts, **(others or {})})
 
     def read(self, first: int, last: int, *, topics: tuple[Any, ...] = ()) -> list[Log]:
         """Events in blocks first … last, in order. `topics` narrow down what follows the run. Raises RpcUnavailable, also where

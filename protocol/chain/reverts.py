@@ -40,6 +40,7 @@ HINTS = {
     "NotOnBench": "only validators judge a submission that were seated before it was submitted",
     "NoCommonSample": "the two receipts name no false sample in common",
     "TooFewValidators": "verdicts that can be appealed need a jury; approve more validators with `murmur run approve`",
+    "Exhausted": "others had all that a period gives; wait for the next",
     "TooLong": "shorten it: URLs, bootnodes, or the reason of an abstention",
     "TooManySubmissions": "split the list",
     "WrongAmount": "the token takes a fee or moves balances by itself; such tokens cannot be used",

@@ -140,9 +140,9 @@ class Sender:
         with self._lock:
             return len(self._recover())
 
-    def encode(self, call: Call) -> tuple[str | None, bytes]:
-        """(address called, None to deploy; calldata)"""
-        return call.function.address, call.function.data
+    def encode(self, call: Call) -> tuple[str | None, bytes, int]:
+        """(address called, None to deploy; calldata; wei that goes along)"""
+        return call.function.address, call.function.data, call.function.value
 
     def next_nonce(self) -> int:
         """Nonce of the next transaction, when nothing else uses the key."""
@@ -167,9 +167,9 @@ class Sender:
                     f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
                     hint="raise chain.gas_max if this is right",
                 )
-            (target, data), nonce, fee = self.encode(call), self._nonce(), self._fee()
-        draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None)
-        return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee))
+            (target, data, value), nonce, fee = self.encode(call), self._nonce(), self._fee()
+        draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None, value)
+        return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee), value)
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
@@ -282,7 +282,9 @@ class Sender:
         self._journal.finish(transaction, FAILED, landed, block)
         _TRANSACTIONS.add(outcome="reverted")
         with self.chain.errors(transaction.doing):
-            self._writer.call(transaction.target, transaction.data, transaction.gas, block)  # raises the reason
+            self._writer.call(
+                transaction.target, transaction.data, transaction.gas, block, transaction.value
+            )  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:
@@ -365,7 +367,8 @@ class Sender:
         from eth_account import Account
 
         fields: dict[str, Any] = {
-            "type": 2, "chainId": self.chain.chain_id, "nonce": transaction.nonce, "gas": transaction.gas, "value": 0,
+            "type": 2, "chainId": self.chain.chain_id, "nonce": transaction.nonce, "gas": transaction.gas,
+            "value": transaction.value,
             "maxFeePerGas": fee, "maxPriorityFeePerGas": min(tip, fee), "data": transaction.data,
         }  # fmt: skip
         if transaction.target is not None:

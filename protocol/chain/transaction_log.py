@@ -11,7 +11,7 @@ import fcntl
 import sqlite3
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocol.errors import LockHeld
@@ -22,7 +22,8 @@ PENDING, MINED, FAILED, DROPPED = "pending", "mined", "failed", "dropped"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, doing TEXT NOT NULL, nonce INTEGER NOT NULL, target TEXT,
-    data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL
+    data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL,
+    value TEXT NOT NULL DEFAULT '0'
 );
 CREATE TABLE IF NOT EXISTS attempts (
     tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
@@ -61,6 +62,8 @@ class Transaction:
     state: str
     hash: bytes | None
     """Of the attempt that landed."""
+    value: int = 0
+    """Wei that goes along."""
 
 
 _PRUNED_MAX = 10_000  # transactions at once
@@ -84,6 +87,10 @@ class TransactionLog:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")  # what is sent must be on disk
         self._db.executescript(_SCHEMA)
+        if not any(column[1] == "value" for column in self._db.execute("PRAGMA table_info (transactions)")):
+            self._db.execute(
+                "ALTER TABLE transactions ADD COLUMN value TEXT NOT NULL DEFAULT '0'"
+            )  # of an earlier version
 
     def close(self) -> None:
         with self._mutex:
@@ -92,20 +99,21 @@ class TransactionLog:
                 self._lock_file.close()
 
     def begin(
-        self, name: str | None, doing: str, nonce: int, target: str | None, data: bytes, gas: int, first: Attempt
-    ) -> Transaction:
+        self, name: str | None, doing: str, nonce: int, target: str | None, data: bytes, gas: int, first: Attempt,
+        value: int = 0,
+    ) -> Transaction:  # fmt: skip
         """Writes a transaction and its first attempt down. A finished one of the same name makes room for it."""
         with self._mutex:
             self._db.execute("BEGIN")
             if name is not None:
                 query = "UPDATE transactions SET name = NULL WHERE name = ? AND state IN (?, ?)"
                 self._db.execute(query, (name, FAILED, DROPPED))
-            row = (name, doing, nonce, target, data, gas, PENDING, time.time())
-            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            row = (name, doing, nonce, target, data, gas, PENDING, time.time(), str(value))
+            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
             number = self._db.execute(query, row).lastrowid
             self._add_attempt(int(number or 0), first)
             self._db.execute("COMMIT")
-        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None)
+        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, value)
 
     def add_attempt(self, transaction: Transaction, attempt: Attempt) -> None:
         with self._mutex:
@@ -170,6 +178,6 @@ class TransactionLog:
         self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
-        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash FROM transactions {clause}"  # noqa: S608
+        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, value FROM transactions {clause}"  # noqa: S608
         with self._mutex:
-            return [Transaction(*row) for row in self._db.execute(query, values).fetchall()]
+            return [replace(Transaction(*row), value=int(row[9])) for row in self._db.execute(query, values).fetchall()]

@@ -16,7 +16,7 @@ from web3 import Web3
 from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
 from web3.middleware import AttributeDictMiddleware
 from web3.providers import JSONBaseProvider
-from web3.types import RPCEndpoint, RPCResponse, TxParams
+from web3.types import RPCEndpoint, RPCResponse, TxParams, Wei
 
 from protocol.chain.contract import Function
 from protocol.chain.ethereum import Log, RpcProvider, RpcRefusal, TransactionReceipt
@@ -45,12 +45,12 @@ class Writer:
     def estimate_gas(self, function: Function) -> int:
         """Gas that a call needs. Raises RpcRefusal where it would revert."""
         with _refusals():
-            return int(self._eth.estimate_gas(self._fields(function.address, function.data)))
+            return int(self._eth.estimate_gas(self._fields(function.address, function.data, function.value)))
 
-    def call(self, target: str | None, data: bytes, gas: int, block: int) -> None:
+    def call(self, target: str | None, data: bytes, gas: int, block: int, value: int = 0) -> None:
         """Repeats a call as of a block, for the reason of its failure: raises RpcRefusal where it reverts."""
         with _refusals():
-            self._eth.call({**self._fields(target, data), "gas": gas}, block)
+            self._eth.call({**self._fields(target, data, value), "gas": gas}, block)
 
     def base_fee(self) -> int:
         """Wei per gas that the newest block burns; 0 on chains that burn none."""
@@ -78,9 +78,9 @@ class Writer:
                 tuple(_as_json(entry) for entry in found["logs"]), found.get("contractAddress"),
             )  # fmt: skip
 
-    def _fields(self, target: str | None, data: bytes) -> TxParams:
+    def _fields(self, target: str | None, data: bytes, value: int) -> TxParams:
         to = {} if target is None else {"to": target}
-        return {"from": self._account, "data": "0x" + data.hex(), **to}
+        return {"from": self._account, "data": "0x" + data.hex(), "value": Wei(value), **to}
 
 
 def _as_json(entry: Mapping[str, Any]) -> Log:

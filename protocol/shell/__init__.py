@@ -8,11 +8,12 @@ role.py        what every `… start` brings up           signals.py  how a sign
 location.py    where a run is, as its owner says on chain
 policy_warnings.py  what a policy's numbers make pay, said before it is created
 manifest_lookup.py  a version's manifest, by the digest on chain
+sentences.py   events as sentences                      watch.py    a run's events for a terminal
 spec_file.py   the run's spec, kept in the home for when the hub is away
 standpoint.py  from where an operator looks at the network
 reachability.py, acquaintances.py, calling.py, trace.py   what `murmur net status | peers | ping | trace` find out, by lookups.py and
                endpoint_check.py; diagnosis.py says what is wrong, remedy.py what to do about it; net_text.py prints it
-commands/      `murmur chain | run | bootnode | env | net`
+commands/      `murmur chain | run | wallet | bootnode | env | net`
 environment_package.py  a package with an environment, made of environment_template/
 The topmost room of this package: no other imports it.
 """

@@ -173,11 +173,17 @@ def plain(text: object, most: int = 200) -> str:
 
 def parse_address(text: str) -> ChecksumAddress:
     """Raises UsageError for what is no address, or has a wrong checksum: then it is mistyped."""
-    from eth_utils import is_address, to_checksum_address
+    from eth_utils import is_hex_address, to_checksum_address
 
-    if not is_address(text):
+    if not is_hex_address(text) or not text.startswith("0x"):
         raise UsageError(f"{text[:80]!r} is no address", hint="one is 0x and 40 hex digits")
-    return to_checksum_address(text)
+    address = to_checksum_address(text)
+    if address != text and text[2:] not in (
+        text[2:].lower(),
+        text[2:].upper(),
+    ):  # not all libraries look at the checksum
+        raise UsageError(f"{text} is no address: its checksum is wrong", hint="it is mistyped; copy it again")
+    return address
 
 
 def strip_at(path: str) -> Path:

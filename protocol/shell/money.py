@@ -22,8 +22,13 @@ def tokens(wei: int) -> str:
     return f"{'-' if wei < 0 else ''}{whole:,}{fraction} {SYMBOL}"
 
 
+def ether(wei: int) -> str:
+    """As `tokens`, of the chain's own money."""
+    return tokens(wei).removesuffix(SYMBOL) + "ETH"
+
+
 def parse_tokens(text: str, *, least: int = 1) -> int:
-    """Tokens as people write them, in wei, exactly.
+    """Tokens, or ETH, as people write them, in wei, exactly.
 
     Raises UsageError for anything but a decimal of 18 places or fewer, from `least` wei up to what a contract's uint256 holds.
     """

@@ -1,1 +1,1 @@
-"""Command groups of `murmur` that belong to no package above: chain, run, bootnode."""
+"""Command groups of `murmur` that belong to no package above: chain, run, wallet, bootnode, env, net."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protocol.chain import networks
-from protocol.errors import UsageError, WrongChain
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
+from protocol.errors import ConfigError, InsufficientFunds, UsageError, WrongChain
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, until_end
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import duration, tokens
+from protocol.shell.money import duration, parse_tokens, tokens
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
+    from protocol.chain.command import CommandSender
     from protocol.chain.deploy import Deployment
     from protocol.shell.doctor import Check
 
@@ -141,6 +142,8 @@ def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, st
         where = {"Bonds": known.bonds, "Court": known.court, "Token": known.token} if known else {}
     if known is not None:
         where["Vouchers"] = known.vouchers
+        if known.faucet:
+            where["Faucet"] = known.faucet
     for name, address in where.items():
         found[name] = {"address": address, "code": chain.code_at(address, name)}
     if found.get("Token", {}).get("code") == Code.OTHER:
@@ -196,6 +199,149 @@ def _tell(check: Check) -> None:
     typer.echo(f"{_MARKS[check.health]} {check.name}: {check.detail}")
     if check.hint and check.health in ("warning", "failed"):
         typer.echo(f"  try: {check.hint}")
+
+
+@app.command()
+def watch(
+    run: Annotated[int, typer.Option(help="Run whose events are told.")],
+    deployment: Addresses = None,
+    contract: Contract = None,
+    from_block: Annotated[
+        int | None, typer.Option(min=0, help="First block to tell of; else only what happens from now on.")
+    ] = None,
+    stakes: Annotated[bool, typer.Option("--stakes", help="Tell of everybody's stake too, of whatever run.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End at the newest block instead of waiting for more.")] = False,
+    poll_seconds: Annotated[float, typer.Option(min=0.1, help="Pause between looks at the chain.")] = 2.0,
+    network: AnyNetwork = None,
+    rpc: Rpc = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of sentences.")] = False,
+) -> None:
+    """Tell of a run's events as they happen, one sentence each, until it is interrupted. What a reorganisation takes back is said too.
+
+    An endpoint that is gone is waited for. Vouchers are told of where --deployment names their contract.
+    """
+    from protocol.chain.deploy import Deployment
+    from protocol.chain.following import Follower
+    from protocol.logs import only_warnings
+    from protocol.shell.watch import Teller, follow
+
+    only_warnings()
+    known = Deployment.load(deployment) if deployment else None
+    urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
+    chain = networks.connect(urls, chain_id, known.runs if known else contract)
+    chain.check(chain_id)
+    chain.policy(run)
+    others = {str(chain.locations.address): "Locations"} | ({known.vouchers: "Vouchers"} if known else {})
+    first = chain.block_number() + 1 if from_block is None else from_block
+    follower = Follower(chain, run, first, others=others, stakes=stakes)
+    follow(follower, Teller(as_json), poll_seconds=poll_seconds, once=once)
+
+
+@app.command()
+def faucet(
+    account: Annotated[
+        str | None, typer.Argument(help="Who is to get tokens; else the keystore's own address.")
+    ] = None,
+    keystore: Annotated[
+        Path | None, typer.Option(help="Keystore of the key that pays the gas; without one the faucet is shown only.")
+    ] = None,
+    deployment: Addresses = None,
+    faucet: Annotated[str | None, typer.Option(help="Address of the faucet, without an addresses file.")] = None,
+    network: AnyNetwork = None,
+    rpc: Rpc = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Get development tokens, or show what the faucet gives: to each account once in a period, and to all together so much."""
+    from protocol.chain.deploy import Deployment
+    from protocol.chain.faucet import TokenFaucet
+
+    known = Deployment.load(deployment) if deployment else None
+    urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
+    chain = networks.connect(urls, chain_id)
+    found = TokenFaucet(chain, parse_address(faucet) if faucet else known.faucet if known else None)
+    if keystore is None:
+        if account is not None:
+            raise UsageError("who pays the gas?", hint="give --keystore")
+        state = found.state()
+        lines = [
+            f"faucet {found.address} holds {tokens(state.holds)}",
+            f"  gives {tokens(state.amount)} to an account, once in {duration(state.period)}",
+            f"  gave {tokens(state.given)} of {tokens(state.most)} in this period; the next begins in {duration(state.renewed - state.now)}",
+        ]
+        emit({"faucet": found.address, **asdict(state)}, as_json, lambda: typer.echo("\n".join(lines)))
+        return
+    sender = _sender(chain, keystore, password_file)
+    who = parse_address(account) if account else sender.key.address
+    call = found.drip(who)
+    if not sender.is_done(call):
+        found.require_ready(who)
+    given = found.state().amount
+    confirm("Ask the faucet?", [f"{tokens(given)} for {who}; {sender.key.address} pays the gas"], yes)
+    sent = sender.send(call)
+    emit(
+        {"account": who, "amount": given, "transaction": "0x" + sent.hash.hex()},
+        as_json,
+        lambda: typer.echo(f"{who} got {tokens(given)}"),
+    )
+
+
+@app.command("deploy-faucet")
+def deploy_faucet(
+    keystore: Annotated[Path, typer.Option(help="Keystore of a key that has tokens; it gets no rights.")],
+    deployment: Annotated[Path, typer.Option(help="Addresses file; the faucet is written into it.")] = Path("deployment.json"),
+    amount: Annotated[str, typer.Option(help="Tokens that an account gets at a time.")] = "500",
+    most: Annotated[str, typer.Option(help="Most tokens that all accounts get in a period.")] = "10000",
+    fill: Annotated[str, typer.Option(help="Tokens to put in; more can be sent to it at any time.")] = "100000",
+    hours: Annotated[int, typer.Option(min=1, help="Length of a period.")] = 24,
+    rpc: Rpc = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Deploy a faucet of the deployment's token and fill it. For development tokens: what is in it is for whoever comes."""
+    from dataclasses import replace
+
+    from protocol.chain.deploy import Deployment
+    from protocol.chain.faucet import creating
+
+    known = Deployment.load(deployment)
+    if known.faucet:
+        raise ConfigError(
+            f"{deployment} names a faucet already", hint=f"fill it with `murmur wallet send {known.faucet} TOKENS`"
+        )
+    wei, cap, filling = parse_tokens(amount), parse_tokens(most), parse_tokens(fill)
+    if cap < wei:
+        raise UsageError("--most is less than --amount: nobody would get anything")
+    chain = networks.connect(*networks.endpoints(None, rpc or [], known.chain_id), known.runs)
+    chain.check(known.chain_id)
+    sender = _sender(chain, keystore, password_file)
+    call = creating(chain, known.token, amount=wei, most=cap, period=hours * 3600)
+    if (held := chain.token_balance(sender.key.address)) < filling:
+        raise InsufficientFunds(f"{sender.key.address} holds {tokens(held)}, fewer than {tokens(filling)}")
+    confirm(
+        "Deploy the faucet?",
+        [
+            f"{tokens(wei)} for each account once in {duration(hours * 3600)}, and {tokens(cap)} for all in that time",
+            f"{tokens(filling)} of {sender.key.address} go into it, and nobody can take them back",
+        ],
+        yes,
+    )
+    made = str(sender.send(call).contract)
+    replace(known, faucet=made).save(deployment)  # before anything goes in, so that it cannot be lost
+    sender.send(chain.transfer_tokens(made, filling))
+    emit({"faucet": made}, as_json, lambda: typer.echo(f"faucet    {made}\nwritten to {deployment}"))
+
+
+def _sender(chain: Chain, keystore: Path, password_file: Path | None) -> CommandSender:
+    """What an earlier command of this key began is ended first."""
+    from protocol.chain.command import open_sender
+    from protocol.chain.sender import SendLimits
+    from protocol.identity import load_keystore, read_password
+
+    password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
+    return until_end(open_sender(chain, load_keystore(keystore, password), keystore, SendLimits()))
 
 
 @app.command("new-key")
