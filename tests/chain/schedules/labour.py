@@ -90,7 +90,9 @@ class Labour(Choices):
                 self.twins.wait_until(self.twins.now + 1)
                 self._submit(run, NODES[0], [3], "")
 
-    @often(2, run=runs, to=st.sampled_from([*TRAINERS, *TRAINERS, OPERATORS[0]]), right=mostly, other=anyone, wait=mostly)
+    @often(
+        2, run=runs, to=st.sampled_from([*TRAINERS, *TRAINERS, OPERATORS[0]]), right=mostly, other=anyone, wait=mostly
+    )
     def appoint(self, run: int, to: Key, right: bool, other: Key, wait: int) -> None:
         """Who was the trainer tries on; the second after it is over, and before."""
         former = self._trainer(run)

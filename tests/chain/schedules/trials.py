@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from protocol.chain.types import Stage
 from protocol.identity import Key
 from tests.chain.model.books import Case, Place
-from tests.chain.schedules.choices import amounts, anyone, mostly, nodes, often, pick, runs, validators
+from tests.chain.schedules.choices import amounts, anyone, mostly, often, pick, runs, validators
 from tests.chain.schedules.labour import Labour
 from tests.chain.twins.people import BENCHES, NODES, OPERATORS, VALIDATORS
 
-minds = st.sampled_from("clear clear false hard mixed mixed mixed half-hard silent silent abstain".split())
+minds = st.sampled_from(["clear", "clear", "false", "hard", *["mixed"] * 3, "half-hard", "silent", "silent", "abstain"])
 """What a juror makes of a case: see `_findings`."""
 opinions = st.tuples(minds, st.lists(st.one_of(st.none(), st.none(), minds), min_size=6, max_size=6))
 """Of most jurors, and of those who differ."""
@@ -146,7 +146,7 @@ class Trials(Labour):
     @often(
         9, node=st.sampled_from(NODES[:2]), run=st.sampled_from([1, 1, 2]), hard=st.booleans(), first=st.integers(0, 5),
         appellant=st.sampled_from(["operator", "node", "validator"]), opinions=opinions, settling=mostly,
-        again=st.booleans(), second=opinions, sizes=st.sampled_from([[7], [7, 4], [1, 5, 2], [20, 5]]),
+        again=mostly, second=opinions, sizes=st.sampled_from([[7], [7, 4], [1, 5, 2], [20, 5]]),
     )  # fmt: skip
     def trial(
         self,

@@ -90,8 +90,7 @@ class Twins:
         """Back to when `settle_in` was done."""
         model, self.now, self.height, snapshot = self._saved
         self.model = _copied(model)
-        if not self._wire.ask("evm_revert", snapshot):
-            raise RuntimeError("Anvil has lost its snapshot")
+        self._wire.revert(snapshot)
         self._save()
 
     def wait_until(self, at: int) -> None:
@@ -318,8 +317,7 @@ class Twins:
             self.model, refused = before, str(error)
         target = self._comparison.contract(contract)
         data = "0x" + target.functions[function](*arguments).data.hex()
-        self._wire.ask("evm_setNextBlockTimestamp", at)
-        reason = self._wire.refusal(by.address, target.address, data)
+        reason = self._wire.refusal(at, by.address, target.address, data)
         what = f"{contract}.{function}({', '.join(map(str, arguments))}) by {by.address} at {at - START}"
         if reason != refused:
             raise Disagreement(f"{what}: the contracts say {reason or 'yes'}, the model {refused or 'yes'}")

@@ -106,7 +106,9 @@ class Comparison:
             yield self._reading("runs", "submissions", [submission.ref.submission_id(number)], w)
             state = int(seat.state_of(submission))
             yield self._reading("court", "stateOf", [number, submission.ref.as_tuple()], state)
-            if now < submission.time + run.policy.span:  # later nobody asks for a bench, and its members may have new seats
+            if (
+                now < submission.time + run.policy.span
+            ):  # later nobody asks, and who was of that bench may have a new seat
                 bench = len(run.bench(submission.time))
                 yield self._reading("bench", "benchAt", [number, submission.time], bench)
         for i, case in enumerate(seat.cases, 1):

@@ -21,25 +21,29 @@ class Wire:
         self._rpc = anvil.rpc
         self._http = requests.Session()
         self._http.trust_env = False  # to look for a proxy each time takes longer than to ask
+        self._hashes: dict[int, bytes] = {}
 
     def ask(self, method: str, *parameters: Any) -> Any:
         return self.batch([(method, parameters)])[0]
 
     def batch(self, calls: list[tuple[str, Any]]) -> list[Any]:
+        answers = self._answers(calls)
+        if wrong := [answer["error"] for answer in answers if "error" in answer]:
+            raise RuntimeError(f"{calls[0][0]}: {wrong[0]}")
+        return [answer["result"] for answer in answers]
+
+    def _answers(self, calls: list[tuple[str, Any]]) -> list[dict[str, Any]]:
         body = [
             {"jsonrpc": "2.0", "id": i, "method": method, "params": list(parameters)}
             for i, (method, parameters) in enumerate(calls)
         ]
         answers = self._http.post(self._rpc, json=body, timeout=30).json()
-        if wrong := [answer["error"] for answer in answers if "error" in answer]:
-            raise RuntimeError(f"{calls[0][0]}: {wrong[0]}")
-        return [answer["result"] for answer in sorted(answers, key=lambda answer: int(answer["id"]))]
+        return sorted(answers, key=lambda answer: int(answer["id"]))
 
-    def refusal(self, by: str, to: str, data: str) -> str | None:
-        """Name of the error with which the next block would refuse this; None: it would not."""
+    def refusal(self, at: int, by: str, to: str, data: str) -> str | None:
+        """Name of the error with which the next block, which will have this time, would refuse this; None: it would not."""
         call = {"from": by, "to": to, "data": data}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [call, "pending"]}
-        answer = self._http.post(self._rpc, json=body, timeout=30).json()
+        answer = self._answers([("evm_setNextBlockTimestamp", [at]), ("eth_call", [call, "pending"])])[1]
         if "error" not in answer:
             return None
         thrown = str(answer["error"].get("data"))[2:10]
@@ -61,7 +65,14 @@ class Wire:
         """What the EVM says in block `seen_from`: zeros for blocks too far back, and for its own and later ones."""
         if not seen_from - OUT_OF_REACH <= number < seen_from:
             return bytes(32)
-        return bytes.fromhex(self.ask("eth_getBlockByNumber", hex(number), False)["hash"][2:])
+        if number not in self._hashes:
+            self._hashes[number] = bytes.fromhex(self.ask("eth_getBlockByNumber", hex(number), False)["hash"][2:])
+        return self._hashes[number]
+
+    def revert(self, snapshot: str) -> None:
+        self._hashes.clear()
+        if not self.ask("evm_revert", snapshot):
+            raise RuntimeError("Anvil has lost its snapshot")
 
 
 @cache
