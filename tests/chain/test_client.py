@@ -7,7 +7,7 @@ from swarm.world import DAY, TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Challenged, Settled
-from protocol.chain.types import Role, Stage, State
+from protocol.chain.types import Role, State
 from protocol.errors import ConfigError, InsufficientFunds, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
