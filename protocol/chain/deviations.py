@@ -79,7 +79,7 @@ class Deviation:
 def deviations(policy: Policy, validators: int, units: int | None = None) -> list[Deviation]:
     """Every deviation in a run with so many validators, by submissions of so many units (None: the largest there are).
 
-    At least `policy.jury` validators: with fewer no weights are published.
+    At least as many as a jury takes: with fewer no weights are published.
     """
     table = _Table(policy, max(validators, policy.jury), policy.max_units if units is None else units)
     return [*table.of_nodes(), *(table.of_validators() if policy.appeal else table.without_appeals()), table.vouchers()]

@@ -51,7 +51,7 @@ INSTANT = Policy(
     bond_bps=0, finder_bps=3333, co_signers=1, strikes=3, leverage=2, window=DAY, appeal=0, vote=0, max_per_step=2, node_stake=6007,
     penalty=2503, validator_stake=2000, voucher_cap=900,
 )  # fmt: skip
-SETTINGS = {"demo-3": (DEMO, 3), "odd-6": (ODD, 6), "instant-3": (INSTANT, 3), "demo-5": (DEMO, 5), "odd-2": (ODD, 2)}
+SETTINGS = {"demo-3": (DEMO, 3), "odd-7": (ODD, 7), "instant-3": (INSTANT, 3), "demo-5": (DEMO, 5), "odd-2": (ODD, 2)}
 LONG = ("demo-5", "odd-2")
 
 

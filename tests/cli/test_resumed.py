@@ -170,8 +170,8 @@ def test_a_run_is_created_once_and_its_number_told(
     world: World, owner: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Spec:
-        digest, name, environments = b"\x05" * 32, "spec", ()
-        verification = SimpleNamespace(recalibration=None)
+        digest, name, environments, samples = b"\x05" * 32, "spec", (), 64
+        verification = SimpleNamespace(recalibration=None, prefill_share="0.1")
 
     class Table:
         def policy(self, address: str) -> object:
@@ -185,6 +185,7 @@ def test_a_run_is_created_once_and_its_number_told(
     told = owner("create", "--json")
     assert told.code == 0, told.err
     assert told.json["run"] == runs + 1 == world.chain.run_count()
+    assert "WARNING   bribe pays with one liar on a bench of 2 or 3: up to" in told.err
     after = owner("create").err.splitlines()[-2:]
     assert [line.split(" @")[0] for line in after] == ["next: murmur run fund", "then: murmur run approve"]
     assert all("run.toml " in line and line.endswith("owner.json") for line in after), "to be copied as they are"
