@@ -40,6 +40,39 @@ class Artifact:
         return self.code_hash(bytes.fromhex(self.runtime.removeprefix("0x")))
 
 
+@dataclass(frozen=True)
+class Build:
+    """What the bytecode was made of. The same compiler makes the same bytes of it again, to the metadata's hash at their end."""
+
+    compiler: str
+    """As explorers name it, without the v: `0.8.37+commit.f401782d`."""
+    settings: dict[str, Any]
+    contracts: dict[str, dict[str, Any]]
+    """By name: the file that holds it, and the sources that it is made of."""
+    sources: dict[str, str]
+
+    def standard_input(self, contract: str) -> dict[str, Any]:
+        """The compiler's standard JSON input that makes this contract."""
+        needed = self.contracts[contract]["sources"]
+        return {
+            "language": "Solidity",
+            "sources": {path: {"content": self.sources[path]} for path in needed},
+            "settings": {
+                **self.settings,
+                "outputSelection": {"*": {"*": ["abi", "evm.bytecode", "evm.deployedBytecode"]}},
+            },
+        }
+
+    def full_name(self, contract: str) -> str:
+        """`src/Runs.sol:Runs`"""
+        return f"{self.contracts[contract]['file']}:{contract}"
+
+
+@cache
+def build() -> Build:
+    return Build(**json.loads((files("protocol.chain") / "abi" / "sources.json").read_text()))
+
+
 @cache
 def load(contract: str) -> Artifact:
     """`contract` is one of CONTRACTS."""

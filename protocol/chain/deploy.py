@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import rlp
 from eth_utils import keccak, to_canonical_address, to_checksum_address
@@ -46,6 +47,9 @@ class Deployment:
     """Block of deployment: events need not be looked for before it."""
     faucet: str = ""
     """Of development tokens; empty: there is none."""
+    compiler: str = ""
+    """What made the bytecode, and how: with the sources of that version it can be made again, to the last byte."""
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,6 +132,8 @@ def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | Non
             vouchers,
             token,
             sent.block,
+            compiler=artifacts.build().compiler,
+            settings=artifacts.build().settings,
         )
     raise ChainError(
         f"something else keeps using the key of {sender.key.address} while the contracts are deployed",

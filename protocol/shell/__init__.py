@@ -5,6 +5,7 @@ connection.py  chain, peers and hub of a role           money.py    amounts as p
 runfile.py     run.toml                                 machine.py  what the operating system refuses
 doctor.py      what is wrong, checked one by one        peers.py    settings of how peers are found
 role.py        what every `… start` brings up           signals.py  how a signal ends it
+proposal.py    what an owner that is a contract signs
 location.py    where a run is, as its owner says on chain
 policy_warnings.py  what a policy's numbers make pay, said before it is created
 manifest_lookup.py  a version's manifest, by the digest on chain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -162,6 +163,44 @@ def _runs(chain: Chain) -> list[dict[str, Any]]:
             }
         )  # fmt: skip
     return runs
+
+
+@app.command()
+def verify(
+    deployment: Addresses = Path("deployment.json"),
+    explorer: Annotated[
+        str | None, typer.Option(help="URL of the explorer's API; else Etherscan's. Blockscout's ends in /api.")
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="File holding the explorer's API key (else MURMUR_EXPLORER_KEY, else none).")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a contract; may be given several times.")] = None,
+    rpc: Rpc = None,
+    as_json: Json = False,
+) -> None:
+    """Have an explorer show the contracts' sources: it compiles them again and compares. Exit code 4 where it finds something else."""
+    from protocol.chain.deploy import Deployment
+    from protocol.chain.explorer import ETHERSCAN, Explorer, deployed
+
+    known = Deployment.load(deployment or Path("deployment.json"))
+    urls, chain_id = networks.endpoints(None, rpc or [], known.chain_id)
+    if explorer is None and chain_id == networks.NETWORKS[networks.Name.ANVIL].chain_id:
+        raise UsageError("no explorer knows a development chain", hint="give --explorer")
+    chain = networks.connect(urls, chain_id, known.runs)
+    chain.check(chain_id)
+    found = {each.name: each for each in deployed(chain, known)}
+    if unknown := set(only or ()) - found.keys():
+        raise UsageError(f"no contract is called {sorted(unknown)[0]!r}", hint=f"they are {', '.join(found)}")
+    try:
+        key = key_file.read_text().strip() if key_file else os.environ.get("MURMUR_EXPLORER_KEY")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key_file} cannot be read: {type(error).__name__}") from None
+    asked, outcomes = Explorer(explorer or ETHERSCAN, chain_id, key), {}
+    for name in only or found:
+        outcomes[name] = {"address": found[name].address, "outcome": asked.verify(found[name])}
+        if not as_json:
+            typer.echo(f"{name:<10} {found[name].address}  {outcomes[name]['outcome']}")
+    emit({"chain_id": chain_id, "contracts": outcomes}, as_json, lambda: None)
 
 
 @app.command()

@@ -21,20 +21,42 @@ if TYPE_CHECKING:
     from protocol.chain import Chain, Sender
     from protocol.chain.calls import Call
     from protocol.chain.vouchers import Vouchers
+    from protocol.shell.proposal import Proposal
 
 
 app = group("Create a run, fund it, approve its validators.")
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
-Keystore = Annotated[Path, typer.Option(help="Keystore of the run's owner.")]
+Keystore = Annotated[Path | None, typer.Option(help="Keystore of the run's owner.")]
+Calldata = Annotated[
+    bool,
+    typer.Option(
+        "--calldata",
+        help="Send nothing; print to, value and data for an owner that is a contract, as a Safe signs them.",
+    ),
+]
+CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
+OwnerAddress = Annotated[
+    str | None,
+    typer.Option("--owner", help="With --calldata: the account that is going to send; else the run's owner."),
+]
 
 
-def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
-    """What an earlier command of this key began is ended before it is returned: read the chain afterwards."""
+def _sender(
+    file: Path, keystore: Path | None, password_file: Path | None, calldata: bool = False, owner: str | None = None
+) -> Sender | Proposal:
+    """What an earlier command of this key began is ended before it is returned: read the chain afterwards. With `calldata` nothing
+    is sent by what is returned, and no key is asked for."""
     from protocol.chain.command import open_sender
     from protocol.identity import load_keystore, read_password
     from protocol.shell import runfile
+    from protocol.shell.proposal import Proposal, Proposer
 
+    if calldata == (keystore is not None):
+        raise UsageError("give either --keystore or --calldata", hint="--calldata needs no key: it sends nothing")
     chain = _chain(file)
+    if keystore is None:
+        who = parse_address(owner) if owner else chain.policy(_run(file)).owner
+        return Proposal(chain, Proposer(who))
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
     return until_end(open_sender(chain, key, keystore, runfile.client(file)[0].limits))
@@ -65,14 +87,24 @@ def _run(file: Path) -> int:
     return run
 
 
-def _require_tokens(sender: Sender, call: Call, wei: int) -> None:
+def _is_shown(sender: Sender | Proposal, as_json: bool) -> bool:
+    """Whether the command ends here, for nothing was sent; what is to be is printed then."""
+    from protocol.shell.proposal import Proposal
+
+    if isinstance(sender, Proposal):
+        sender.show(as_json)
+        return True
+    return False
+
+
+def _require_tokens(sender: Sender | Proposal, call: Call, wei: int) -> None:
     """Raises InsufficientFunds where a call that moves the owner's tokens cannot be made."""
     owner = sender.key.address
     if not sender.is_done(call) and (has := sender.chain.token_balance(owner)) < wei:
         raise InsufficientFunds(f"{owner} holds {tokens(has)}, fewer than {tokens(wei)}")
 
 
-def _approve(sender: Sender, call: Call, spender: ChecksumAddress, wei: int) -> None:
+def _approve(sender: Sender | Proposal, call: Call, spender: ChecksumAddress, wei: int) -> None:
     """Lets `spender` take what the call is about to move."""
     if not sender.is_done(call) and sender.chain.allowance(sender.key.address, spender) < wei:
         sender.send(sender.chain.approve_tokens(spender, wei))
@@ -80,8 +112,9 @@ def _approve(sender: Sender, call: Call, spender: ChecksumAddress, wei: int) -> 
 
 @app.command()
 def create(
-    file: File, keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False
-) -> None:
+    file: File, keystore: Keystore = None, password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False,
+    owner: OwnerAddress = None, as_json: Json = False,
+) -> None:  # fmt: skip
     """Complete the spec, write spec.json beside the file, and create the run on chain."""
     from protocol.chain.events import RunCreated
     from protocol.environments.assignment import mixture
@@ -89,7 +122,9 @@ def create(
     from protocol.shell.policy_warnings import bench_lines, policy_warnings
 
     path = strip_at(file)
-    sender = _sender(path, keystore, password_file)
+    if calldata and owner is None:
+        raise UsageError("whose run is it to be?", hint="give --owner ADDRESS: the account that is going to send this")
+    sender = _sender(path, keystore, password_file, calldata, owner)
     spec = runfile.complete(path, runfile.model_folder(path))
     policy = runfile.read_policy(path).policy(sender.key.address)
     recalibration = spec.verification.recalibration
@@ -109,10 +144,13 @@ def create(
             ),
             f"none of this can be changed later{replaceable}",
         ],
-        yes,
+        yes or calldata,
     )
     runfile.write_spec(path, spec)
-    run = sender.send(sender.chain.create(policy, spec.digest)).event(RunCreated).run
+    sent = sender.send(sender.chain.create(policy, spec.digest))
+    if _is_shown(sender, as_json) or sent is None:
+        return
+    run = sent.event(RunCreated).run
 
     def text() -> None:
         typer.echo(f"run {run} created; put `run = {run}` under [chain] of {path}")
@@ -124,33 +162,35 @@ def create(
 
 @app.command()
 def fund(
-    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
-    password_file: PasswordFile = None, yes: Yes = False,
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore = None,
+    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Add to the run's budget for rewards."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
+    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount)
     chain, owner = sender.chain, sender.key.address
     call = chain.fund(run, wei)
     _require_tokens(sender, call, wei)
     confirm(
         "Fund the run?",
         [f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice"],
-        yes,
+        yes or calldata,
     )
     _approve(sender, call, chain.runs.address, wei)
     sender.send(call)
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
 
 
 @app.command("fund-vouchers")
 def fund_vouchers(
-    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
-    password_file: PasswordFile = None, yes: Yes = False,
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore = None,
+    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Add to the pot out of which the run's validators are paid."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
+    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount)
     chain, owner = sender.chain, sender.key.address
     vouchers = _vouchers(path, chain)
     chain.policy(run)
@@ -162,10 +202,12 @@ def fund_vouchers(
             f"{tokens(wei)} from {owner} to the pot of run {run}",
             "validators take it out with vouchers; the owner gets back only what it signs a voucher to itself for",
         ],
-        yes,
+        yes or calldata,
     )
     _approve(sender, call, vouchers.address, wei)
     sender.send(call)
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"the pot of run {run} holds {tokens(vouchers.pot(run))}")
 
 
@@ -173,31 +215,36 @@ def fund_vouchers(
 def send_tokens(
     file: File,
     to: Annotated[str, typer.Argument(help="Address of a node's operator or a validator.")],
-    amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
-    password_file: PasswordFile = None, yes: Yes = False,
+    amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore = None,
+    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False,
+    owner: OwnerAddress = None, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Send tokens of the run's token to whom they are to be stake for."""
     path, to = strip_at(file), parse_address(to)
-    sender, wei = _sender(path, keystore, password_file), parse_tokens(amount)
+    sender, wei = _sender(path, keystore, password_file, calldata, owner), parse_tokens(amount)
     call = sender.chain.transfer_tokens(to, wei)
     _require_tokens(sender, call, wei)
-    confirm("Send the tokens?", [f"{tokens(wei)} from {sender.key.address} to {to}, for good"], yes)
+    confirm("Send the tokens?", [f"{tokens(wei)} from {sender.key.address} to {to}, for good"], yes or calldata)
     sender.send(call)
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"{to} holds {tokens(sender.chain.token_balance(to))}")
 
 
 @app.command()
 def approve(
-    file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
+    file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore = None,
     password_file: PasswordFile = None,
     off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier submissions to their end.")] = False,
-    yes: Yes = False,
+    yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
     path, validator = strip_at(file), parse_address(validator)
-    sender, run = _sender(path, keystore, password_file), _run(path)
-    confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes)
+    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes or calldata)
     sender.send(sender.chain.approve_validator(run, validator, not off))
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"{validator} {'is no longer approved' if off else 'is approved'} for run {run}")
 
 
@@ -236,15 +283,19 @@ def invite(
 
 @app.command()
 def pause(
-    file: File, keystore: Keystore, password_file: PasswordFile = None,
-    off: Annotated[bool, typer.Option("--off", help="Resume.")] = False, yes: Yes = False,
+    file: File, keystore: Keystore = None, password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Resume.")] = False, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Stop taking new work once the run's notice has passed. Verdicts, claims and withdrawals go on."""
     path = strip_at(file)
-    sender, run = _sender(path, keystore, password_file), _run(path)
+    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     notice = duration(sender.chain.policy(run).notice)
-    confirm("Go on?", [f"run {run} {'takes new work again' if off else f'takes no new work in {notice}'}"], yes)
+    confirm(
+        "Go on?", [f"run {run} {'takes new work again' if off else f'takes no new work in {notice}'}"], yes or calldata
+    )
     sender.send(sender.chain.pause(run, not off))
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"run {run} {'resumed' if off else f'is paused in {notice}'}")
 
 
@@ -256,7 +307,7 @@ def locate(
     bootnode: Annotated[list[str] | None, typer.Option(help="Multiaddr of a bootnode; may be given several times.")] = None,
     off: Annotated[bool, typer.Option("--off", help="Take back what was said.")] = False,
     keystore: Annotated[Path | None, typer.Option(help="Keystore of the run's owner, to say something.")] = None,
-    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
+    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Say on chain where hub, origin and bootnodes are, for those who do not find them through peers; or show what is said.
 
@@ -272,9 +323,9 @@ def locate(
         emit(told.as_json() if told else {}, as_json, lambda: typer.echo("\n".join(lines)))
         return
     where = wanted(hub, origin, bootnode or [], off=off)
-    if keystore is None:
+    if keystore is None and not calldata:
         raise UsageError("whose word is it to be?", hint="give --keystore OWNER.json")
-    sender, run = _sender(path, keystore, password_file), _run(path)
+    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     confirm(
         "Say so?",
         [
@@ -282,9 +333,11 @@ def locate(
             *(where.lines if where else ["nothing"]),
             *(f"WARNING: from here, {text}" for text in (silent(sender.chain, run, where) if where else ())),
         ],
-        yes,
+        yes or calldata,
     )
     sender.send(sender.chain.locate(run, where.encode() if where else b""))
+    if _is_shown(sender, as_json):
+        return
     emit(
         where.as_json() if where else {},
         as_json,
@@ -295,25 +348,31 @@ def locate(
 @app.command()
 def defund(
     file: File, amount: Annotated[str, typer.Argument(help="Tokens; 0 calls an earlier announcement off.")],
-    keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False,
+    keystore: Keystore = None, password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount, least=0)
+    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount, least=0)
     notice = duration(sender.chain.policy(run).notice)
-    confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes)
+    confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes or calldata)
     sender.send(sender.chain.defund(run, wei))
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"announced; next, in {notice}: murmur run collect" if wei else "the announcement is called off")
 
 
 @app.command()
-def collect(file: File, keystore: Keystore, password_file: PasswordFile = None) -> None:
+def collect(
+    file: File, keystore: Keystore = None, password_file: PasswordFile = None, calldata: Calldata = False, as_json: CalldataJson = False,
+) -> None:  # fmt: skip
     """Pay the owner what `murmur run defund` announced, once the notice has passed."""
     from protocol.chain.events import Funded
 
     path = strip_at(file)
-    sender, run = _sender(path, keystore, password_file), _run(path)
+    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     sent = sender.send(sender.chain.collect(run))
+    if _is_shown(sender, as_json) or sent is None:
+        return
     typer.echo(
         f"collected {tokens(-sent.event(Funded).amount)}; run {run} has {tokens(sender.chain.funds(run).free)} left"
     )
@@ -321,26 +380,28 @@ def collect(file: File, keystore: Keystore, password_file: PasswordFile = None) 
 
 @app.command()
 def ban(
-    file: File, node: Annotated[str, typer.Argument(help="Address of the node.")], keystore: Keystore,
-    password_file: PasswordFile = None, yes: Yes = False,
+    file: File, node: Annotated[str, typer.Argument(help="Address of the node.")], keystore: Keystore = None,
+    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Bar a node from further work once the run's notice has passed; it keeps its stake and what it earned."""
     path, node = strip_at(file), parse_address(node)
-    sender, run = _sender(path, keystore, password_file), _run(path)
+    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     notice = duration(sender.chain.policy(run).notice)
-    confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes)
+    confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes or calldata)
     sender.send(sender.chain.ban(run, node))
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"{node} is banned in {notice}")
 
 
 @app.command()
 def appoint(
-    file: File, trainer: Annotated[str, typer.Argument(help="Address of the key that is to be the trainer's.")], keystore: Keystore,
-    password_file: PasswordFile = None, yes: Yes = False,
+    file: File, trainer: Annotated[str, typer.Argument(help="Address of the key that is to be the trainer's.")], keystore: Keystore = None,
+    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Make another key the trainer's once the run's notice has passed: for a key that leaked or was lost. Again, yet another."""
     path, trainer = strip_at(file), parse_address(trainer)
-    sender, run = _sender(path, keystore, password_file), _run(path)
+    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     notice = duration(sender.chain.policy(run).notice)
     confirm(
         "Appoint?",
@@ -348,9 +409,11 @@ def appoint(
             f"{trainer} publishes the weights of run {run} and signs receipts and vouchers in {notice}",
             f"until then {sender.chain.trainer(run)} does; its vouchers pay nothing afterwards that they have not paid by then",
         ],
-        yes,
+        yes or calldata,
     )
     sender.send(sender.chain.appoint(run, trainer))
+    if _is_shown(sender, as_json):
+        return
     typer.echo(f"appointed; in {notice}, start the hub with its keystore (hub.keystore in {path})")
 
 
