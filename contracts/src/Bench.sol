@@ -201,8 +201,8 @@ contract Bench is IBench {
         uint256 decided = x.upheld | x.cleared;
         bool vain = x.late && x.members & ~decided != 0;
         Payroll memory r;
-        r.left = x.paid;
         r.charges = new IBonds.Payment[](3 + (vain ? _places[run] : 0));
+        if (x.paid != 0) _charge(r, x.operator, x.paid);
         if (x.lost != 0) {
             _lose(r, run, x.challenger, x.lost);
             if (x.coSigner != address(0)) _lose(r, run, x.coSigner, x.lost);
@@ -294,9 +294,13 @@ contract Bench is IBench {
         uint256 locked = v.locked;
         if (amount > locked) amount = locked;
         v.locked = uint128(locked - amount); // at most locked
-        r.left += amount;
-        r.charges[r.charged++] = IBonds.Payment(validator, uint128(amount)); // at most locked
+        _charge(r, validator, amount);
         return amount;
+    }
+
+    function _charge(Payroll memory r, address who, uint256 amount) private pure {
+        r.left += amount;
+        r.charges[r.charged++] = IBonds.Payment(who, uint128(amount)); // at most what it has locked
     }
 
     // ---- shared -----------------------------------------------------------------------------------------------------

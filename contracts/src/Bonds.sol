@@ -124,8 +124,7 @@ contract Bonds is IBonds {
 
     /// @inheritdoc IBonds
     function disburse(Payment[] calldata charges, Payment[] calldata payments) external onlySlasher {
-        uint128 left = _accounts[msg.sender].active; // a slasher locks nothing of its own
-        if (left != 0) _accounts[msg.sender].active = 0;
+        uint128 left;
         for (uint256 i; i < charges.length; ++i) {
             left += _take(charges[i].account, charges[i].amount, msg.sender, charges[i].amount);
         }

@@ -67,6 +67,7 @@ contract Court is ICourt {
     uint8 private constant ACCEPT = 1;
     uint8 private constant HARD = 3;
     uint256 private constant LONGEST = 128; // bytes of a reason
+    uint256 private constant MORE = 1 << 255; // among stored jurors: another ballot follows; a bench has no place 255
 
     /// @inheritdoc ICourt
     IRuns public immutable runs;
@@ -82,7 +83,7 @@ contract Court is ICourt {
     ILocations public immutable locations;
     mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => Case))) internal _cases;
-    /// @dev Of the first vote and of the second; one without jurors ends the list.
+    /// @dev Of the first vote and of the second; one without MORE ends the list.
     mapping(
         uint256 run
             => mapping(address seat => mapping(uint256 number => mapping(bool again => mapping(uint256 => Ballot))))
@@ -112,7 +113,7 @@ contract Court is ICourt {
 
     /// @inheritdoc ICourt
     function ballots(uint256 run, address seat, uint256 number) external view returns (Ballot[] memory) {
-        return _read(_ballots[run][seat][number][_cases[run][seat][number].again]);
+        return _read(_ballots[run][seat][number][_cases[run][seat][number].again], 0);
     }
 
     /// @inheritdoc ICourt
@@ -120,9 +121,9 @@ contract Court is ICourt {
         Case storage c = _cases[run][seat][number];
         uint256 bit = bench.bitOf(run, validator, c.earliest);
         if (c.excused & bit != 0) return true;
-        mapping(uint256 => Ballot) storage stored = _ballots[run][seat][number][c.again];
-        for (uint256 i; stored[i].jurors != 0; ++i) {
-            if (stored[i].jurors & bit != 0) return true;
+        Ballot[] memory all = _read(_ballots[run][seat][number][c.again], 0);
+        for (uint256 i; i < all.length; ++i) {
+            if (all[i].jurors & bit != 0) return true;
         }
         return false;
     }
@@ -372,7 +373,7 @@ contract Court is ICourt {
         Verdict memory v;
         v.late = true;
         if (stage == Stage.Appealed) {
-            v.ballots = _read(_ballots[run][seat][number][c.again]);
+            v.ballots = _read(_ballots[run][seat][number][c.again], 0);
             return _conclude(CaseId(run, seat, number), c, v);
         }
         v.members = _members(c);
@@ -410,32 +411,38 @@ contract Court is ICourt {
     /// @dev Adds a vote to those that are alike.
     function _cast(mapping(uint256 => Ballot) storage stored, uint256 bit, uint256 foundFalse, uint256 foundHard)
         private
-        returns (Ballot[] memory)
+        returns (Ballot[] memory all)
     {
-        for (uint256 i;; ++i) {
-            Ballot storage b = stored[i];
-            uint256 jurors = b.jurors;
-            if (jurors & bit != 0) revert Denied(msg.sender);
-            if (jurors == 0) {
-                if (foundFalse != 0) b.foundFalse = foundFalse;
-                if (foundHard != 0) b.foundHard = foundHard;
-            } else if (b.foundFalse != foundFalse || b.foundHard != foundHard) {
-                continue;
-            }
-            b.jurors = jurors | bit;
-            for (++i; stored[i].jurors != 0; ++i) {
-                if (stored[i].jurors & bit != 0) revert Denied(msg.sender);
-            }
-            return _read(stored);
+        all = _read(stored, 1);
+        uint256 many = all.length - 1;
+        uint256 at = many;
+        for (uint256 i; i < many; ++i) {
+            if (all[i].jurors & bit != 0) revert Denied(msg.sender);
+            if (all[i].foundFalse == foundFalse && all[i].foundHard == foundHard) at = i;
         }
+        all[at].jurors |= bit;
+        if (at < many) {
+            stored[at].jurors |= bit;
+            assembly ("memory-safe") {
+                mstore(all, many)
+            }
+            return all;
+        }
+        (all[at].foundFalse, all[at].foundHard) = (foundFalse, foundHard);
+        if (many != 0) stored[many - 1].jurors |= MORE;
+        stored[at].jurors = bit;
+        if (foundFalse != 0) stored[at].foundFalse = foundFalse;
+        if (foundHard != 0) stored[at].foundHard = foundHard;
     }
 
-    function _read(mapping(uint256 => Ballot) storage stored) private view returns (Ballot[] memory all) {
-        uint256 many;
-        while (stored[many].jurors != 0) ++many;
-        all = new Ballot[](many);
+    /// @return all What was voted so far, and room for `room` more.
+    function _read(mapping(uint256 => Ballot) storage stored, uint256 room) private view returns (Ballot[] memory all) {
+        uint256 many = stored[0].jurors == 0 ? 0 : 1;
+        while (many != 0 && stored[many - 1].jurors & MORE != 0) ++many;
+        all = new Ballot[](many + room);
         for (uint256 i; i < many; ++i) {
-            all[i] = stored[i];
+            (Ballot storage from, Ballot memory to) = (stored[i], all[i]);
+            (to.foundFalse, to.foundHard, to.jurors) = (from.foundFalse, from.foundHard, from.jurors & ~MORE);
         }
     }
 
@@ -488,7 +495,7 @@ contract Court is ICourt {
             if (cleared != 0) c.cleared = cleared;
         }
         if (again != 0 && v.upheld | v.cleared != 0) (c.gone, c.parted) = (c.gone | v.upheld | v.cleared, true);
-        if (c.hard != v.convicts) c.hard = v.convicts;
+        if (c.hard != v.convicts && stage != Stage.Cleared && stage != Stage.Returned) c.hard = v.convicts;
         c.stage = stage;
     }
 

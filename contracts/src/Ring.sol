@@ -27,10 +27,10 @@ library Ring {
         unchecked {
             uint256 newest = uint64(ring); // truncation takes the epoch field
             if (epoch <= newest) return (ring, 0);
-            uint256 steps = epoch - newest < BUCKETS ? epoch - newest : BUCKETS;
+            if (epoch - newest >= BUCKETS) return (epoch, sum(ring));
             uint256 matured; // six numbers of 32 bits at most
-            for (uint256 i = 1; i <= steps; ++i) {
-                uint256 shift = _shift(newest + i);
+            for (uint256 i = newest + 1; i <= epoch; ++i) {
+                uint256 shift = _shift(i);
                 matured += (ring >> shift) & BUCKET;
                 ring &= ~(BUCKET << shift);
             }

@@ -45,7 +45,7 @@ contract Runs is Seats {
     /// @inheritdoc IRuns
     function claimable(uint256 run, address node) external view returns (uint256 ready, uint256 pending) {
         _requireRun(run);
-        Seat storage s = _seats[run][seatOf(run, node)];
+        (, Seat storage s) = _seatOf(run, node);
         (uint256 ring, uint256 matured) = s.ring.roll(Ring.epochAt(block.timestamp, _limits[run].window));
         uint256 all = s.vested + matured;
         ready = s.openHard == 0 ? all : s.safe;
@@ -95,7 +95,8 @@ contract Runs is Seats {
         (uint256 ring, uint256 matured) = s.ring.roll(epoch);
         (uint256 exposed, uint256 vested, uint256 step, uint256 next) = (s.held, s.vested, s.step, s.next);
         exposed += ring.sum() + units;
-        if (exposed > s.most) revert Overexposed(exposed, s.most);
+        uint256 most = _most(s, l);
+        if (exposed > most) revert Overexposed(exposed, most);
         // `next` tells a seat that never worked (0) from one that worked on step 0 (at least 1)
         if (turn.step < step && next != 0) revert WrongStep(turn.step, step); // a step left behind is not returned to
         if (turn.step != step) next = 0;
@@ -118,13 +119,14 @@ contract Runs is Seats {
             weights.draw(run, step);
             beacon = head.beacon;
         }
+        // a draw that came too late has only named another block: there is no beacon yet
         if (beacon == 0 || beacon != turn.beacon) revert WrongBeacon(turn.beacon, beacon);
         return number;
     }
 
     /// @dev The caller's seat, if it may work now on weights published in block `published_`.
     function _worker(uint256 run, Limits memory l, uint256 published_) private view returns (Seat storage s) {
-        s = _seats[run][seatOf(run, msg.sender)];
+        (, s) = _seatOf(run, msg.sender);
         if (!_serves(s) || (s.rotated && s.key != msg.sender)) revert Denied(msg.sender);
         if (s.since >= published_) revert SeatTooYoung(s.since, published_);
         (uint256 openHard, uint256 strikes, uint256 pardon) = (s.openHard, s.strikes, s.strikesSince);
@@ -155,19 +157,22 @@ contract Runs is Seats {
 
     /// @inheritdoc IRuns
     function claim(uint256 run, address node) external returns (uint256 amount) {
-        Limits memory l = _limitsOf(run);
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
-        if (s.role == Role.None) revert WrongState();
-        s.ring = _rolled(s, Ring.epochAt(block.timestamp, l.window));
-        uint64 units = s.vested;
+        Limits storage l = _limits[run];
+        (address seat, Seat storage s) = _seatOf(run, node);
+        address operator = s.operator;
+        if (operator == address(0)) revert WrongState();
+        (uint256 ring, uint256 vested) = s.ring.roll(Ring.epochAt(block.timestamp, l.window));
+        vested += s.vested;
+        uint256 units = vested;
         if (s.openHard != 0) (units, s.safe) = (s.safe, 0);
-        s.vested -= units;
-        _trust(s, l, uint256(s.most) + units);
-        amount = uint256(units) * l.reward;
+        uint256 proven = s.proven + units;
+        if (proven > type(uint32).max) proven = type(uint32).max;
+        // what is left of the vested, as in _rolled; see above
+        (s.ring, s.vested, s.proven) = (ring, uint64(vested - units), uint32(proven));
+        amount = units * l.reward;
         _funds[run].reserved -= uint128(amount); // what was reserved for these units, in 128 bits
-        emit Claimed(run, seat, s.operator, units, amount);
-        token.safeTransfer(s.operator, amount);
+        emit Claimed(run, seat, operator, units, amount);
+        token.safeTransfer(operator, amount);
     }
 
     // ---- Court only -------------------------------------------------------------------------------------------------
@@ -176,8 +181,8 @@ contract Runs is Seats {
     function withhold(uint256 run, SubmissionRef[] calldata list) external onlyCourt returns (Withheld memory x) {
         uint256 window = _limits[run].window;
         uint256 epoch = Ring.epochAt(block.timestamp, window);
-        x.seat = seatOf(run, list[0].node);
-        Seat storage s = _seats[run][x.seat];
+        Seat storage s;
+        (x.seat, s) = _seatOf(run, list[0].node);
         if (s.swept) revert WrongState(); // nothing is left to take
         x.number = _openCase(s);
         uint256 own = _rolled(s, epoch);
@@ -238,7 +243,7 @@ contract Runs is Seats {
         if (r.over) --s.openCases;
         if (r.unshut) --s.openHard;
         o.operator = s.operator;
-        if (r.cost != 0) o.slashed = o.paid = _payForAppeal(l, s, r);
+        if (r.cost != 0) o.slashed = o.paid = _payForAppeal(l, s, r); // Bonds hears of it from the bench
         // a conviction has taken everything, and the penalty: cases beside it only close, or cost a lost appeal
         if (s.swept) return o;
         uint256 own = _rolled(s, Ring.epochAt(block.timestamp, l.window));
@@ -264,16 +269,25 @@ contract Runs is Seats {
         if (o.units != 0) _revoke(run, o.units * l.reward);
     }
 
-    /// @dev What a lost appeal costs the seat goes to the bench, whose jury is paid out of it. What the key alone lost comes out of the
-    /// penalty, for that is all that a key can lose.
+    /// @dev Takes what a lost appeal costs out of the seat's lock. What the key alone lost comes out of the penalty, for that is all
+    /// that a key can lose.
     function _payForAppeal(Limits memory l, Seat storage s, Ruling calldata r) private returns (uint256 paid) {
-        uint256 cost = r.cost;
+        uint256 locked = s.locked;
+        paid = r.cost < locked ? r.cost : locked;
         if (r.keyed) {
             uint256 rest = r.penalty - s.spent;
-            if (cost > rest) cost = rest;
+            if (paid > rest) paid = rest;
+            s.spent += uint96(paid); // at most the penalty
         }
-        paid = _take(l, s, 0, cost, address(bench), 10_000);
-        if (r.keyed) s.spent += uint96(paid); // at most the penalty
+        _stake(s, l.reward, locked - paid);
+    }
+
+    /// @dev Units that a seat may have at risk of a verdict.
+    function _most(Seat storage s, Limits memory l) private view returns (uint256 most) {
+        (uint256 worth, uint256 proven) = (s.worth, s.proven);
+        most = worth * l.leverage;
+        if (worth + proven < most) most = worth + proven;
+        if (most > type(uint32).max) most = type(uint32).max;
     }
 
     /// @dev Counts a new case against a seat.
@@ -295,7 +309,6 @@ contract Runs is Seats {
         if (amount < most) most = amount;
         if (most == 0) return 0;
         taken = bonds.slash(s.operator, uint128(most), finder, finderBps); // at most locked, a uint96
-        s.locked = uint96(locked - taken); // at most locked
-        _trust(s, l, s.most);
+        _stake(s, l.reward, locked - taken);
     }
 }

@@ -23,13 +23,13 @@ abstract contract Seats is Budgets {
 
     /// @inheritdoc IRuns
     function seats(uint256 run, address node) external view returns (Seat memory) {
-        return _seats[run][seatOf(run, node)];
+        (, Seat storage s) = _seatOf(run, node);
+        return s;
     }
 
     /// @inheritdoc IRuns
     function seatOf(uint256 run, address node) public view returns (address seat) {
-        if (_seats[run][node].role == Role.None) seat = _names[run][node];
-        if (seat == address(0)) seat = node;
+        (seat,) = _seatOf(run, node);
     }
 
     /// @inheritdoc IRuns
@@ -54,7 +54,7 @@ abstract contract Seats is Budgets {
     ) external {
         _requireRun(run);
         address gate = _charters[run].gate;
-        Seat storage s = _seats[run][seatOf(run, node)];
+        (, Seat storage s) = _seatOf(run, node);
         if (s.role == Role.Banned) revert WrongState();
         if (s.role != Role.None) _only(s.operator);
         if (s.rotated && s.key != node) revert Denied(node);
@@ -93,11 +93,10 @@ abstract contract Seats is Budgets {
 
     /// @inheritdoc IRuns
     function accept(uint256 run, address node) external {
-        address seat = seatOf(run, node);
+        (address seat, Seat storage s) = _seatOf(run, node);
         Offer storage o = offers[run][seat];
         _only(o.to);
         if (block.timestamp > o.deadline) revert TooLate(o.deadline);
-        Seat storage s = _seats[run][seat];
         address from = s.operator;
         delete offers[run][seat].to;
         (s.operator, s.since) = (msg.sender, _block());
@@ -107,8 +106,7 @@ abstract contract Seats is Budgets {
 
     /// @inheritdoc IRuns
     function leave(uint256 run, address node) external {
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
+        (address seat, Seat storage s) = _seatOf(run, node);
         if (!_serves(s)) revert WrongState();
         if (s.locked >= _charters[run].floor) _only(s.operator);
         _end(run, seat, s, s.role == Role.Active ? Role.Left : s.role, block.timestamp);
@@ -116,23 +114,21 @@ abstract contract Seats is Budgets {
 
     /// @inheritdoc IRuns
     function ban(uint256 run, address node) external onlyOwner(run) {
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
+        (address seat, Seat storage s) = _seatOf(run, node);
         if (s.role != Role.Active && s.role != Role.Left) revert WrongState();
         _end(run, seat, s, Role.Banned, s.role == Role.Active ? _noticed(run) : s.until);
     }
 
     /// @inheritdoc IRuns
     function release(uint256 run, address node) external {
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
+        (address seat, Seat storage s) = _seatOf(run, node);
         (address operator, uint96 amount, uint256 from, uint256 openCases) =
             (s.operator, s.locked, s.until, s.openCases);
         if (from == 0 || amount == 0) revert WrongState();
         if (openCases != 0) revert CaseOpen(openCases);
         from += _charters[run].span;
         if (block.timestamp < from) revert TooEarly(from);
-        (s.locked, s.most) = (0, 0);
+        (s.locked, s.worth, s.proven) = (0, 0, 0);
         delete offers[run][seat].to;
         emit Released(run, seat, operator, amount);
         bonds.unlock(operator, amount);
@@ -140,10 +136,17 @@ abstract contract Seats is Budgets {
 
     // ---- shared -----------------------------------------------------------------------------------------------------
 
+    /// @dev The seat that `node` holds or held.
+    function _seatOf(uint256 run, address node) internal view returns (address seat, Seat storage s) {
+        (seat, s) = (node, _seats[run][node]);
+        if (s.role != Role.None) return (seat, s);
+        address name = _names[run][node];
+        if (name != address(0)) (seat, s) = (name, _seats[run][name]);
+    }
+
     /// @dev The seat of `node`, if the caller operates it.
     function _operated(uint256 run, address node) private view returns (address seat, Seat storage s) {
-        seat = seatOf(run, node);
-        s = _seats[run][seat];
+        (seat, s) = _seatOf(run, node);
         _only(s.operator);
     }
 
@@ -151,20 +154,11 @@ abstract contract Seats is Budgets {
         return s.role == Role.Active || (s.role == Role.Banned && block.timestamp < s.until);
     }
 
-    /// @dev Lets a seat have `most` units at risk of a verdict, or as many as its stake is worth, if those are more; but no more
-    /// than `leverage` times its stake answers for, or a ring holds.
-    function _trust(Seat storage s, Limits memory l, uint256 most) internal {
-        (uint256 locked, uint256 reward) = (s.locked, l.reward);
-        if (reward == 0) {
-            most = type(uint32).max;
-        } else {
-            uint256 worth = locked / reward;
-            if (most < worth) most = worth;
-            worth = (locked * l.leverage) / reward;
-            if (most > worth) most = worth;
-            if (most > type(uint32).max) most = type(uint32).max;
-        }
-        s.most = uint32(most); // at most 32 bits: see above
+    /// @dev Sets the stake of a seat, and what it is worth in units; in no more than a ring holds.
+    function _stake(Seat storage s, uint256 reward, uint256 locked) internal {
+        uint256 worth = reward == 0 ? type(uint32).max : locked / reward;
+        if (worth > type(uint32).max) worth = type(uint32).max;
+        (s.locked, s.worth) = (uint96(locked), uint32(worth)); // at most nodeStake, a uint96; see above
     }
 
     function _end(uint256 run, address seat, Seat storage s, Role role, uint256 until) internal {
@@ -191,8 +185,7 @@ abstract contract Seats is Budgets {
     function _lockUp(uint256 run, Seat storage s) private {
         (uint96 locked, uint96 wanted) = (s.locked, _charters[run].nodeStake);
         if (locked >= wanted) return;
-        s.locked = wanted;
-        _trust(s, _limits[run], s.most);
+        _stake(s, _limits[run].reward, wanted);
         bonds.lock(msg.sender, wanted - locked);
     }
 

@@ -53,10 +53,10 @@ contract GasTest is World {
         bytes memory data = abi.encodeCall(runs.claim, (run, nodes[0]));
         submit(0, 5);
         pass(2 days);
-        spend("claim (first of an operator)", STRANGER, address(runs), data, 85_000);
+        spend("claim (first of an operator)", STRANGER, address(runs), data, 80_000);
         submit(0, 5);
         pass(2 days);
-        spend("claim", STRANGER, address(runs), data, 85_000);
+        spend("claim", STRANGER, address(runs), data, 80_000);
     }
 
     function test_soft() public {
@@ -115,7 +115,7 @@ contract GasTest is World {
         spend("appeal", nodes[0], address(court), data, 120_000);
         data = abi.encodeCall(court.vote, (run, nodes[0], number, 0, 0, EVIDENCE));
         spend("vote", validators[2], address(court), data, 100_000);
-        spend("vote that acquits", validators[3], address(court), data, 190_000);
+        spend("vote that acquits", validators[3], address(court), data, 180_000);
     }
 
     function test_soft_appeal_path() public {

@@ -251,7 +251,7 @@ class Worker:
             reason = "done for this version; waiting for the next one"
         elif beacon is None:
             reason = "the beacon of this version is made of a block that is still to come"
-        elif self._at_risk + units > seat.most:
+        elif self._at_risk + units > seat.most(self._c.policy.leverage):
             reason = "unclaimed rewards are all that the stake answers for; `node claim`, or wait until they mature"
         elif not self._can_be_paid(units):
             reason = "the run's budget cannot pay another submission; its owner can add to it"

@@ -155,27 +155,34 @@ class Publication:
 class Seat:
     operator: ChecksumAddress
     role: Role
-    hardware: int
     rotated: bool
+    swept: bool
     since: int
-    most: int
+    worth: int
+    """Units whose reward its stake answers for."""
     ring: int
     vested: int
     step: int
     next: int
     held: int
-    cases: int
+    proven: int
+    """Units it was ever paid for."""
     open_cases: int
     open_hard: int
     strikes: int
     strikes_since: int
-    swept: bool
     locked: int
     safe: int
     until: int
+    hardware: int
+    cases: int
     key: ChecksumAddress
     spent: int
     shut_until: int
+
+    def most(self, leverage: int) -> int:
+        """Units it may have at risk of a verdict, under a policy of this `leverage`: Runs' `_most`."""
+        return min(self.worth * leverage, self.worth + self.proven, 2**32 - 1)
 
     def is_shut(self, now: int) -> bool:
         """Whether an open hard case keeps it from submitting; `now` in block time."""

@@ -40,7 +40,7 @@ interface IBench {
         address appellant; // zero: the seat itself
         uint256 bond; // which challenger and co-signer risked
         uint256 lost; // of that, by each of them
-        uint256 paid; // by the seat, for a lost appeal: it is in Bonds' account of this contract already
+        uint256 paid; // by the seat's operator, for a lost appeal: out of what backed the seat
         address operator; // of the seat
         uint256 members; // submissions voted on
         uint256 upheld;

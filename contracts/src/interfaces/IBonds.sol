@@ -75,7 +75,7 @@ interface IBonds {
     /// no token moves, so no receiver can block a verdict. Never reverts for want of stake.
     function slash(address account, uint128 amount, address finder, uint16 finderBps) external returns (uint128 taken);
 
-    /// @notice What a vote moves, at once: takes at most each charge out of the locked stake of its account, and pays it, with what
-    /// slashes credited to the calling slasher, to each account its payment, in turn, as far as it reaches; the rest to the sink.
+    /// @notice What a vote moves, at once: takes at most each charge out of the locked stake of its account, and pays to each
+    /// account its payment, in turn, as far as it reaches; the rest to the sink.
     function disburse(Payment[] calldata charges, Payment[] calldata payments) external;
 }

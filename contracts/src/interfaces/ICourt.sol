@@ -49,7 +49,7 @@ interface ICourt {
         uint256 ring; // units still withheld, by epoch; zero when closed
         address coSigner; // of a hard case
         uint88 bond; // at risk for the challenger, and for the co-signer
-        bool hard; // brought as hard; when closed: convicted
+        bool hard; // brought as hard; when Upheld or Split: convicted
         address appellant; // the validator that appealed at its own risk; zero: the seat itself
         uint8 jurors; // size of the bench without the parties; set by the appeal
         bool keyed; // appealed by the seat's key alone

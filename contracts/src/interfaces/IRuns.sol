@@ -64,25 +64,26 @@ interface IRuns {
     struct Seat {
         address operator;
         Role role;
-        uint8 hardware;
         bool rotated; // `key` signs, and the name no longer does
+        bool swept; // a hard verdict took everything in the window
         uint40 since; // block in which key, operator and hardware took their present form
-        uint32 most; // units it may have at risk of a verdict: as many as its stake is worth, and one more for each it was ever
-        // paid for, up to `leverage` times its stake
+        uint32 worth; // units whose reward its stake answers for: it may have so many at risk of a verdict, and one more for each
+        // of `proven`, up to `leverage` times as many
         uint256 ring; // units within the window
         uint64 vested; // units matured and unclaimed
         uint32 step; // newest step worked on
         uint16 next; // next sequence number for that step
         uint32 held; // units in open cases
-        uint24 cases; // cases there ever were
+        uint32 proven; // units it was ever paid for
         uint16 openCases; // cases not yet over
         uint16 openHard; // hard ones among them
         uint8 strikes; // in the window that began at strikesSince
         uint40 strikesSince;
-        bool swept; // a hard verdict took everything in the window
         uint96 locked; // of the operator's stake
         uint64 safe; // of `vested`, what had matured before the first open hard case
         uint40 until; // end of service of a seat that is Left or Banned
+        uint8 hardware;
+        uint24 cases; // cases there ever were
         address key; // of a rotated seat
         uint96 spent; // of its penalty, by lost appeals of its key; all of it, once convicted
         uint40 shutUntil; // until then an open hard case keeps it from submitting
@@ -136,7 +137,7 @@ interface IRuns {
         uint256 revoked; // units that do not
         uint256 strikes;
         uint96 fee; // for each strike, to the challenger
-        uint96 cost; // of a lost appeal of the seat's own, to the bench for the jury; zero: it lost none
+        uint96 cost; // of a lost appeal of the seat's own, for the jury; zero: it lost none
         uint96 penalty; // of a conviction
         uint16 finderBps;
     }
@@ -145,7 +146,7 @@ interface IRuns {
     struct Outcome {
         uint256 units; // revoked
         uint256 slashed; // of the seat's stake
-        uint256 paid; // of that, what a lost appeal cost: it is in the bench's account of Bonds
+        uint256 paid; // of that, what a lost appeal costs: out of the seat's lock, and for the bench to take out of the operator's
         address operator; // of the seat
     }
 

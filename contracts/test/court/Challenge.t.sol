@@ -62,7 +62,7 @@ contract ChallengeTest is World {
         assertEq(s.openCases, 0);
         assertEq(s.strikes, 3);
         assertEq(s.locked, NODE_STAKE - 3 * uint256(FEE));
-        assertEq(s.most, uint256(NODE_STAKE) / REWARD); // a fee takes no trust
+        assertEq(s.worth, s.locked / REWARD);
         assertEq(bonds.accounts(validators[0]).active, STAKE + 3 * uint256(FEE)); // to the challenger, all of it
         assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(runs.funds(run).free, BUDGET);

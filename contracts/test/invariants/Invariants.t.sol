@@ -209,9 +209,11 @@ contract InvariantsTest is Test {
             (uint256 run, address seat,) = handler.chairs(k);
             IRuns.Seat memory s = runs.seats(run, seat);
             IPolicies.Policy memory p = policies.policy(run);
-            assertLe(s.most, uint256(s.locked) * p.leverage / p.reward);
-            assertLe(s.most, p.nodeStake / p.reward + handler.claimedBy(run, seat), "trusted with more than it earned");
-            assertLe(s.ring.sum() + s.held, uint256(p.nodeStake) * p.leverage / p.reward);
+            assertEq(s.worth, s.locked / p.reward);
+            assertLe(s.proven, handler.claimedBy(run, seat), "trusted for what it was not paid");
+            uint256 exposed = s.ring.sum() + s.held;
+            assertLe(exposed, uint256(p.nodeStake) * p.leverage / p.reward);
+            assertLe(exposed, p.nodeStake / p.reward + handler.claimedBy(run, seat), "trusted with more than it earned");
         }
     }
 

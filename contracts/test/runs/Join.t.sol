@@ -29,7 +29,7 @@ contract JoinTest is World {
         assertEq(s.hardware, 3);
         assertEq(s.since, block.number);
         assertEq(s.locked, NODE_STAKE);
-        assertEq(s.most, uint256(NODE_STAKE) / REWARD);
+        assertEq(s.worth, uint256(NODE_STAKE) / REWARD);
         assertEq(bonds.accounts(operators[0]).locked, locked + NODE_STAKE);
     }
 
@@ -135,7 +135,7 @@ contract JoinTest is World {
         join(c, signConsent(c, keys[0]), "");
         IRuns.Seat memory s = runs.seats(run, nodes[0]);
         assertEq(s.locked, NODE_STAKE);
-        assertEq(s.most, uint256(NODE_STAKE) / REWARD);
+        assertEq(s.worth, uint256(NODE_STAKE) / REWARD);
         assertEq(s.hardware, 7);
         assertEq(s.since, block.number); // and works from the next weights on
     }

@@ -113,7 +113,7 @@ contract LeaveTest is World {
         runs.release(run, nodes[0]);
         assertEq(bonds.accounts(operators[0]).locked, 0);
         assertEq(runs.seats(run, nodes[0]).locked, 0);
-        assertEq(runs.seats(run, nodes[0]).most, 0);
+        assertEq(mostOf(nodes[0]), 0);
         expectRefusal(WrongState.selector);
         runs.release(run, nodes[0]);
     }

@@ -143,10 +143,10 @@ contract SubmitTest is World {
         IPolicies.Policy memory p = policy();
         (p.maxUnits, p.bondBps) = (100_000, 0);
         switchTo(p);
-        uint32 most = uint32(uint256(NODE_STAKE) / REWARD);
-        assertEq(runs.seats(run, nodes[0]).most, most);
-        refusedUnits(most + 1, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
-        IRuns.SubmissionRef memory ref = submit(0, most - 1);
+        uint256 most = uint256(NODE_STAKE) / REWARD;
+        assertEq(mostOf(nodes[0]), most);
+        refusedUnits(uint32(most + 1), abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
+        IRuns.SubmissionRef memory ref = submit(0, uint32(most - 1));
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         challenge(0, ref); // what is in a case is at risk as well
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
@@ -154,20 +154,21 @@ contract SubmitTest is World {
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         settle(0, 1);
         publish(run);
-        submit(0, most);
+        most = uint256(NODE_STAKE - FEE) / REWARD; // the fee backs nothing any more
+        submit(0, uint32(most));
         pass(ripening(WINDOW));
         publish(run);
-        assertEq(runs.seats(run, nodes[0]).most, most); // what has matured is trusted when it is paid
+        assertEq(mostOf(nodes[0]), most); // what has matured is trusted when it is paid
         runs.claim(run, nodes[0]);
-        assertEq(runs.seats(run, nodes[0]).most, 2 * most);
-        submit(0, 2 * most); // what has matured is not at risk
+        assertEq(mostOf(nodes[0]), 2 * most);
+        submit(0, uint32(2 * most)); // what has matured is not at risk
         for (uint256 i; i < 3; ++i) {
             pass(ripening(WINDOW));
             runs.claim(run, nodes[0]);
             publish(run);
-            submit(0, runs.seats(run, nodes[0]).most);
+            submit(0, mostOf(nodes[0]));
         }
-        assertEq(runs.seats(run, nodes[0]).most, uint256(NODE_STAKE - FEE) * LEVERAGE / REWARD); // and no more
+        assertEq(mostOf(nodes[0]), most * LEVERAGE); // and no more
     }
 
     function test_without_rewards_a_seat_is_bound_by_the_ring_alone() public {

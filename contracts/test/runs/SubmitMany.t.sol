@@ -70,7 +70,7 @@ contract SubmitManyTest is World {
         vm.startPrank(nodes[0]);
         expectRefusal(IRuns.WrongSequence.selector, MAX_PER_STEP, MAX_PER_STEP - 1);
         runs.submitMany(run, 0, 0, beacon, items);
-        uint256 most = runs.seats(run, nodes[0]).most;
+        uint256 most = mostOf(nodes[0]);
         uint256 many = most / MAX_UNITS + 1;
         items = new IRuns.Item[](many);
         for (uint256 i; i < many; ++i) {

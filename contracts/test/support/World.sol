@@ -426,6 +426,14 @@ abstract contract World is Test {
         assertEq(uint256(runs.seats(run, nodes[i]).role), uint256(expected));
     }
 
+    /// @dev Units that a seat may have at risk of a verdict.
+    function mostOf(address node) internal view returns (uint32) {
+        IRuns.Seat memory s = runs.seats(run, node);
+        (uint256 most, uint256 allowed) =
+            (uint256(s.worth) + s.proven, uint256(s.worth) * policies.policy(run).leverage);
+        return uint32(most < allowed ? most : allowed); // small numbers
+    }
+
     /// @dev Seconds after which everything added now has certainly matured: six epochs of a fifth of the window.
     function ripening(uint256 window) internal pure returns (uint256) {
         return 6 * ((window + 4) / 5);

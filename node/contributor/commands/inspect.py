@@ -70,7 +70,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     return {
         "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
         "open_hard": seat.open_hard, "shut_until": seat.shut_until if seat.is_shut(now) else None,
-        "units_most": seat.most, "penalty_left": max(0, policy.penalty - seat.spent), "stake": account.active, "locked": account.locked, "leaving": account.leaving,
+        "units_most": seat.most(policy.leverage), "penalty_left": max(0, policy.penalty - seat.spent), "stake": account.active, "locked": account.locked, "leaving": account.leaving,
         "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
         "now": now, "penalty": policy.penalty, "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
