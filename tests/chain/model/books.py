@@ -144,6 +144,8 @@ class Seat:
     since: int = 0
     until: int = 0
     locked: int = 0
+    proven: int = 0
+    """Units that it was paid for since its stake was last free."""
     most: int = 0
     """Units that it may have at risk of a verdict."""
     step: int = 0

@@ -75,15 +75,16 @@ class Seats(Weights):
         require(seat.open_cases == 0, "CaseOpen")
         require(at >= seat.until + r.policy.span, "TooEarly")
         self.account(seat.operator).locked -= seat.locked
-        seat.locked, seat.most, seat.offered = 0, 0, None
+        seat.locked, seat.proven, seat.most, seat.offered = 0, 0, 0, None
 
     # ---- shared ----------------------------------------------------------------------------------------------------
 
     def _trust(self, r: Run, seat: Seat, paid: int = 0) -> None:
         """A seat may have as many units at risk as its stake is worth, and one more for each it was ever paid for, up to
         `leverage` times its stake. `paid`: for how many it is paid now."""
-        worth, limit = seat.locked // r.policy.reward, seat.locked * r.policy.leverage // r.policy.reward
-        seat.most = min(max(seat.most + paid, worth), limit, 2**32 - 1)
+        seat.proven += paid
+        worth = seat.locked // r.policy.reward
+        seat.most = min(worth + seat.proven, worth * r.policy.leverage, 2**32 - 1)
 
     def _take_of_seat(self, r: Run, seat: Seat, amount: int, spared: int = 0) -> int:
         """Takes out of what a seat has locked beyond what must be spared; whoever calls says who gets it."""

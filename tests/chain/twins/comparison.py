@@ -136,8 +136,8 @@ def _plain(values: Any) -> Any:
 
 def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
     """Units are compared as of the last time the contract looked at its clock."""
-    (operator, role, hardware, rotated, since, most, ring, vested, step, following, held, cases, open_cases, open_hard,
-     strikes, strikes_since, swept, locked, safe, until, key, spent, shut_until) = seen  # fmt: skip
+    (operator, role, rotated, swept, since, worth, ring, vested, step, following, held, proven, open_cases, open_hard,
+     strikes, strikes_since, locked, safe, until, hardware, cases, key, spent, shut_until) = seen  # fmt: skip
     newest, units = _buckets(ring)
     at_seat = [submission for submission in seat.submissions if submission.place == Place.SEAT]
     young: Counter[int] = Counter()
@@ -155,7 +155,8 @@ def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
         "key": (key if rotated else None, seat.rotated_to and _address(seat.rotated_to)),
         "hardware": (hardware, seat.hardware),
         "since": (since, seat.since),
-        "most": (most, seat.most),
+        "most": (min(worth * run.policy.leverage, worth + proven, 2**32 - 1), seat.most),
+        "proven": (proven, seat.proven),
         "ring": (units, dict(young)),
         "vested": (vested, old),
         "step": (step, seat.step),
@@ -192,7 +193,7 @@ def _compare_case(run: Run, seat: Seat, case: Case, seen: tuple[Any, ...]) -> st
         "ring": (_buckets(ring)[1], dict(units)),
         "co-signer": (co_signer, _address(case.co_signer)),
         "bond": (bond, case.bond),
-        "hard": (hard, case.hard),
+        "hard": (hard, hard if case.stage in (Stage.CLEARED, Stage.RETURNED) else case.hard),  # then it says nothing
         "appellant": (appellant, _address(case.appellant)),
         "jurors": (jurors, case.jurors),
         "keyed": (keyed, case.keyed),
