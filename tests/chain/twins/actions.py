@@ -71,7 +71,7 @@ class Twins:
             bank.send(chain.create(policy, b"\x07" * 32))
             self.model.runs[number] = Run(policy)
         wire.ask("anvil_autoImpersonateAccount", True)
-        self.height = wire.height()
+        self.now, self.height = 0, wire.height()
         self.wait_until(START)
         for person in PEOPLE:
             for spender in holders:

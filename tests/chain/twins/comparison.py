@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from eth_abi import decode
@@ -97,7 +97,7 @@ class Comparison:
 
     def _seat(self, number: int, run: Run, seat: Seat, now: int) -> Iterator[Reading]:
         yield self._reading("runs", "claimable", [number, seat.node], run.claimable(seat, now))
-        see: Callable[[Any], Any] = lambda v: _compare_seat(run, seat, v)  # noqa: E731
+        see = partial(_compare_seat, run, seat)
         yield self._reading("runs", "seats", [number, seat.node], "as the model's", see)
         offer = (_address(seat.offered), seat.offer_ends)
         yield self._reading("runs", "offers", [number, seat.node], offer)
@@ -112,15 +112,17 @@ class Comparison:
                 bench = len(run.bench(submission.time))
                 yield self._reading("bench", "benchAt", [number, submission.time], bench)
         for i, case in enumerate(seat.cases, 1):
-            see = lambda v, case=case: _compare_case(run, seat, case, v)  # noqa: E731
-            yield self._reading("court", "cases", [number, seat.node, i], "as the model's", see)
+            compare = partial(_compare_case, run, seat, case)
+            yield self._reading("court", "cases", [number, seat.node, i], "as the model's", compare)
             yield self._reading("court", "ballots", [number, seat.node, i], _ballots(run, case))
             if case.stage == Stage.APPEALED:
                 for who in run.validators:
                     may = who in run.bench(case.earliest) - case.excused - set(case.votes) and now < case.deadline
                     yield self._reading("court", "isJuror", [number, seat.node, i, who], may)
 
-    def _reading(self, contract: str, function: str, arguments: list[Any], expected: Any, see: Any = None) -> Reading:
+    def _reading(
+        self, contract: str, function: str, arguments: list[Any], expected: Any, see: Callable[[Any], Any] | None = None
+    ) -> Reading:
         to, data, types = self._question(contract, function, tuple(arguments))
         what = f"{function}({', '.join(map(str, arguments))})"
         return Reading(what, to, data, types, expected, (lambda v: see(v[0])) if see else _plain)
