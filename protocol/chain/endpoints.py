@@ -25,6 +25,7 @@ from typing import Any
 import requests
 
 from protocol import canonical, metrics
+from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import Malformed, RpcUnavailable, StaleHead
 from protocol.metrics import host_of
@@ -50,8 +51,6 @@ _SILENT_SECONDS = 2.0
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
-SETTLED_BLOCKS = 12
-"""Depth at which honest endpoints agree on a block, and a used nonce has been used for good."""
 
 _CALLS = metrics.counter(
     "murmur_rpc_calls_total", "JSON-RPC calls, by endpoint (host) and method.", "endpoint", "method"
