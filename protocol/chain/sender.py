@@ -58,6 +58,7 @@ _GAS_HEADROOM = 1.25
 _BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
 _TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
+_USUAL_SECONDS_MAX = 4.0
 _RESEND_SECONDS = 5.0
 _LOOKED_AT = 4  # transactions that are not settled yet, per call
 
@@ -114,6 +115,8 @@ class Sender:
         self._limits = limits or SendLimits()
         self._clock = clock
         self._lock = threading.Lock()
+        self._used = 0  # transactions of the key in the chain, as of the last look
+        self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
     def close(self) -> None:
         self._journal.close()
@@ -139,6 +142,8 @@ class Sender:
             known = self._journal.named(name) if name is not None else None
             if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:
                 return self._result(known, self._known_receipt(known))
+            if known is not None and known.state == PENDING:  # it is in the chain, and its receipt was nowhere
+                return self._finish(known)
             return self._finish(self._begin(call, name), fresh=True)
 
     def is_done(self, call: Call) -> bool:
@@ -183,7 +188,8 @@ class Sender:
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
-        until, pause, resend_at = self._clock.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
+        begun, resend_at = self._clock.monotonic(), 0.0
+        until, pause = begun + self._limits.deadline, max(_POLL_SECONDS, self._usual)
         while True:
             landed = None if fresh else self._landed(transaction)
             if self._clock.monotonic() >= resend_at:
@@ -197,6 +203,7 @@ class Sender:
                     transaction = pushed
                 fresh = False
             if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash) is False):
+                self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
             if self._clock.monotonic() > until:
                 _TRANSACTIONS.add(outcome="late")
@@ -209,7 +216,7 @@ class Sender:
                     hint="it may still land; the journal knows it",
                 )
             self._clock.sleep(pause)
-            pause = min(_POLL_SECONDS_MAX, pause * 1.6)
+            pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, self._usual / 2))
 
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
@@ -270,6 +277,7 @@ class Sender:
 
     def _renew(self, transaction: Transaction) -> Transaction:
         """Something else used the nonce: nothing signed before can land any more. The journal keeps it all the same."""
+        self._used = self._count()
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
         self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
@@ -305,7 +313,8 @@ class Sender:
     def _look_back(self) -> None:
         """Settles what is deep enough by now, and makes pending again what the chain does not have (any more)."""
         unsettled = self._journal.mined(_LOOKED_AT) if self._finality.depth else []
-        doubted = self._journal.landed_from(self._count())
+        self._used = self._count()
+        doubted = self._journal.landed_from(self._used)
         for transaction in {each.id: each for each in (*unsettled, *doubted)}.values():
             receipt = self._landed_anywhere(transaction)
             if receipt is None:
@@ -376,7 +385,7 @@ class Sender:
             return self.chain.ethereum.transaction_count(self.key.address)
 
     def _nonce(self) -> int:
-        return max(self._count(), self._journal.next_nonce())
+        return max(self._used, self._journal.next_nonce())
 
     def _fee(self) -> int:
         """What a first attempt offers. Raises FeeTooHigh where less than the cap would not be mined."""

@@ -328,6 +328,24 @@ def test_one_stale_count_and_a_receipt_that_is_gone_repeat_nothing(
     assert world.chain.account(key.address).active == 8 * TOKEN
 
 
+def test_a_transaction_takes_six_requests_where_blocks_come_at_intervals(world: World, faulty: FaultyEndpoint) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url)
+    world.anvil.request("evm_setAutomine", False)
+    world.anvil.request("evm_setIntervalMining", 1)
+    counts = []
+    try:
+        for number in range(6):
+            before = sum(faulty.asked.values())
+            one.send(one.chain.deposit(key.address, TOKEN), name=f"deposit/{number}")
+            counts.append(sum(faulty.asked.values()) - before)
+    finally:
+        world.anvil.request("evm_setIntervalMining", 0)
+        world.anvil.request("evm_setAutomine", True)
+    assert sum(counts[2:]) <= 6 * len(counts[2:]), counts
+    assert deposits(world, key.address) == 6
+
+
 def test_an_overdue_transaction_stays_in_the_journal(world: World, tmp_path: Path) -> None:
     key = Key.generate()
     one = sender(world, key, journal=TransactionLog(tmp_path / "j.sqlite"), limits=SendLimits(deadline=0.3))
