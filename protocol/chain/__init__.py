@@ -20,7 +20,7 @@ book_schema.py, book_entries.py  its tables, and what an event changes in them  
 Sending
 sender.py     transactions of one key, in order             writing.py  what of that is web3's
 transaction_log.py  what was sent, on disk                  command.py  ends what a killed command began
-explorer.py   sources for explorers
+explorer.py   sources for explorers                       finality.py   what is believed of it, at which depth
 deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.

@@ -23,8 +23,9 @@ from protocol.chain.client import Chain
 from protocol.chain.corrections import Corrections
 from protocol.chain.counters import Counters
 from protocol.chain.decoding import Log
-from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
+from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.log_reader import content
+from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.chain.types import Block
 from protocol.chain.view import View
 from protocol.chain.witnesses import Lone, Witnesses

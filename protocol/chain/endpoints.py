@@ -1,6 +1,7 @@
 """Several JSON-RPC endpoints: as one, of which the best answers, or each by itself, by its place in the configuration.
 
-An endpoint that refuses, hangs, answers garbage or too much rests for a while, longer each time. One that lags is passed over
+An endpoint that refuses, hangs, answers garbage or too much rests for a while, longer each time; one that names a time after which
+to come back (429 or 503 with Retry-After) is asked nothing before. One that lags is passed over
 while others answer. It lags where its newest block is too old, or from the future, by this machine's clock (where that is asked
 for); where it is behind a block that two endpoints know; where its head stands still for a minute while another's moves on. A
 higher number that one endpoint claims demotes nobody. A newest block of a wrong time is given to nobody, for its time is the
@@ -20,11 +21,14 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Any
 
 import requests
 
 from protocol import canonical, metrics
+from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import Malformed, RpcUnavailable, StaleHead
 from protocol.metrics import host_of
@@ -47,11 +51,10 @@ _TRIES, _PAUSE_SECONDS = 3, 0.25
 """How often one endpoint is asked one question when it refuses at once, and the pause between. For questions that go to it by name."""
 _SILENT_SECONDS = 2.0
 """How long an endpoint may take that did not answer the last time, while another does."""
+_HELD_SECONDS_MAX = 600.0  # whatever a Retry-After says
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
-SETTLED_BLOCKS = 12
-"""Depth at which honest endpoints agree on a block, and a used nonce has been used for good."""
 
 _CALLS = metrics.counter(
     "murmur_rpc_calls_total", "JSON-RPC calls, by endpoint (host) and method.", "endpoint", "method"
@@ -114,6 +117,7 @@ class Endpoints:
         self._doubts = Backoff(
             _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
         )  # that it answers again says nothing for it
+        self._held = Backoff(_REST_SECONDS, clock=clock)  # that said when to come back
         self._local = threading.local()
         self._checked_at = float("-inf")
         self._confirmed = 0  # the newest block that two endpoints know
@@ -160,7 +164,7 @@ class Endpoints:
 
     def rests(self, place: int) -> bool:
         url = self._endpoints[place].url
-        return url in self._backoff or url in self._doubts
+        return url in self._backoff or url in self._doubts or url in self._held
 
     def lags(self, place: int) -> bool:
         endpoint, now = self._endpoints[place], self.clock.monotonic()
@@ -190,6 +194,7 @@ class Endpoints:
         """The answer of one, and what can be learned from it. Raises _Failed, which is noted already."""
         host = host_of(endpoint.url)
         for left in reversed(range(tries)):
+            self._wait_for(endpoint)
             try:
                 with _SECONDS.time(endpoint=host):
                     answer = self._ask(endpoint, _request(method, params), cap)
@@ -208,6 +213,15 @@ class Endpoints:
             _ERRORS.add(endpoint=host, reason=_STALE)
             raise _Failed(endpoint.last_error, _STALE)
         return answer
+
+    def _wait_for(self, endpoint: _Endpoint) -> None:
+        """Waits until an endpoint may be asked again that said when. Raises _Failed where that is longer than an answer may take."""
+        seconds = self._held.left(endpoint.url)
+        if seconds > self._timeout:
+            endpoint.last_error = f"asks to be left alone for {seconds:.0f} s more"
+            raise _Failed(endpoint.last_error, "busy")
+        if seconds:
+            self.clock.sleep(seconds)
 
     def _note_answer(self, endpoint: _Endpoint) -> None:
         self._backoff.succeeded(endpoint.url)
@@ -280,7 +294,7 @@ class Endpoints:
         no majority says which."""
         heads: dict[int, int] = {}
         for place, endpoint in enumerate(self._endpoints):
-            if endpoint.url in self._backoff:
+            if endpoint.url in self._backoff or endpoint.url in self._held:
                 continue
             try:
                 number = heads[place] = int(self._call(endpoint, "eth_blockNumber", []), 16)
@@ -354,6 +368,8 @@ class Endpoints:
                         raise _Failed(f"answers with more than {cap} bytes", "oversized")
                     if time.monotonic() > until:
                         raise _Failed(f"no whole answer within {seconds:g} s", "timeout")
+                if response.status_code in (429, 503):
+                    self._held.hold(endpoint.url, _seconds(response.headers.get("Retry-After"), self.clock.wall()))
                 if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):
                     raise _Failed(f"HTTP {response.status_code}", "refused")
         except requests.exceptions.Timeout as error:
@@ -389,6 +405,18 @@ class Endpoints:
 
 def _request(method: str, params: Sequence[Any]) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).encode()
+
+
+def _seconds(retry_after: str | None, now: float) -> float:
+    """What a Retry-After says, in seconds or as a date; 0 where it says nothing that can be read."""
+    try:
+        seconds = float(retry_after or 0)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(str(retry_after)).timestamp() - now
+        except ValueError:
+            return 0.0
+    return min(max(0.0, seconds), _HELD_SECONDS_MAX) if isfinite(seconds) else 0.0
 
 
 def _asks_for_newest(method: str, params: Any) -> bool:

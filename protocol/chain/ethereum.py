@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eth_typing import ChecksumAddress
+from eth_utils import to_checksum_address
 
 from protocol.chain.types import Block
 
@@ -56,6 +57,7 @@ class TransactionReceipt:
 
     hash: bytes
     block: int
+    block_hash: bytes
     gas_used: int
     succeeded: bool
     logs: tuple[Log, ...]
@@ -103,6 +105,28 @@ class Ethereum:
     def call(self, transaction: Mapping[str, Any], which: Which = "latest") -> bytes:
         """What a call would return after a block; nothing is sent."""
         return data(self.request("eth_call", transaction, _which(which)))
+
+    def base_fee(self) -> int:
+        """Wei per gas that the newest block burns; 0 on chains that burn none."""
+        return quantity(self._block("latest").get("baseFeePerGas") or "0x0")
+
+    def transaction_count(self, account: str, which: Which = "latest") -> int:
+        """Transactions that an account has sent up to a block: its next nonce there."""
+        return quantity(self.request("eth_getTransactionCount", account, _which(which)))
+
+    def receipt(self, transaction: bytes) -> TransactionReceipt | None:
+        """None where the endpoint knows of none."""
+        found = self.request("eth_getTransactionReceipt", f"0x{transaction.hex()}")
+        if found is None:
+            return None
+        contract = found.get("contractAddress")
+        return TransactionReceipt(
+            data(found["transactionHash"], 32), quantity(found["blockNumber"]), data(found["blockHash"], 32),
+            quantity(found["gasUsed"]), quantity(found["status"]) == 1, tuple(found["logs"]), contract and to_checksum_address(contract),
+        )  # fmt: skip
+
+    def send_raw(self, raw: bytes) -> None:
+        self.request("eth_sendRawTransaction", f"0x{raw.hex()}")
 
     def _block(self, which: Which) -> Any:
         return self.request("eth_getBlockByNumber", _which(which), False)

@@ -1,4 +1,4 @@
-"""The networks that have a name: their chain ids and public endpoints. A name binds what is sent to that chain."""
+"""The networks that have a name: chain ids, public endpoints, depth of reorgs. A name binds what is sent to that chain."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from protocol.errors import ConfigError, RpcUnavailable, WrongChain
 if TYPE_CHECKING:
     from protocol.chain import Chain
 
+SETTLED_BLOCKS = 12
+"""Blocks on a block after which honest endpoints agree on it and no reorg takes it, on networks that say nothing else."""
+
 
 @dataclass(frozen=True)
 class Network:
     chain_id: int
     rpc: str
     """A public endpoint, or where Anvil listens."""
+    depth: int = SETTLED_BLOCKS
+    """Blocks on a block after which what is in it is believed for good. 0: at once, on chains for development."""
 
     @property
     def is_public(self) -> bool:
@@ -41,10 +46,16 @@ class Name(StrEnum):
 
 
 NETWORKS = {
-    Name.ANVIL: Network(ANVIL_CHAIN_ID, "http://127.0.0.1:8545"),
+    Name.ANVIL: Network(ANVIL_CHAIN_ID, "http://127.0.0.1:8545", depth=0),
     Name.BASE_SEPOLIA: Network(84_532, "https://sepolia.base.org"),
     Name.BASE: Network(8_453, "https://mainnet.base.org"),
 }
+
+
+def depth(chain_id: int) -> int:
+    """Network.depth of any chain."""
+    name = Name.of(chain_id)
+    return SETTLED_BLOCKS if name is None else name.network.depth
 
 
 def endpoints(name: Name | None, rpc: Sequence[str], chain_id: int | None = None) -> tuple[list[str], int]:

@@ -1,17 +1,20 @@
 """Sends the transactions of one key: each exactly once, whatever dies in between.
 
-A transaction is signed and written into the journal before it is sent. The nonce is counted from the chain and the journal,
-never read back as "pending" from an endpoint. A transaction that is not mined in time is replaced by itself at a higher fee;
-one whose nonce something else took gets a new nonce, and of several endpoints no single one decides that it was
-(docs/decisions/0013); one that a reorg took back is sent again. A caller that names its transaction can repeat it after a crash:
-it lands once.
+A transaction is signed and written into the journal before it is sent. Its nonce is counted from the chain and the journal,
+never read back as "pending" from an endpoint, and none that the journal has given out is given out again. What follows from an
+answer that is wrong is at most that the same signed bytes are sent again, which the chain takes once. A transaction that is not
+mined in time is replaced by itself at a higher fee; one that a reorg took back is sent again.
+
+Two things would have a deed done twice: another nonce for it, and another transaction in place of one that failed. Both wait for
+what finality.py believes: that something else used the nonce, that the failure is in the chain for good. A success is told at
+once, and looked at again by later calls until it is as deep. A caller that names its transaction can repeat it after a crash: it
+lands once.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,11 +23,21 @@ from typing import TYPE_CHECKING, Any
 from eth_utils import keccak
 
 from protocol import metrics
+from protocol.chain import networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.endpoints import SETTLED_BLOCKS, OneEndpoint
 from protocol.chain.ethereum import RpcRefusal, TransactionReceipt
-from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
+from protocol.chain.finality import Finality
+from protocol.chain.transaction_log import (
+    DROPPED,
+    FAILED,
+    MINED,
+    PENDING,
+    SETTLED,
+    Attempt,
+    Transaction,
+    TransactionLog,
+)
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import (
     ChainError,
@@ -45,7 +58,9 @@ _GAS_HEADROOM = 1.25
 _BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
 _TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
+_USUAL_SECONDS_MAX = 4.0
 _RESEND_SECONDS = 5.0
+_LOOKED_AT = 4  # transactions that are not settled yet, per call
 
 _TRANSACTIONS = metrics.counter(
     "murmur_transactions_total",
@@ -64,8 +79,8 @@ class SendLimits:
     """A call that needs more gas is refused."""
     fee: int = 50_000_000_000
     """Most wei per gas that a transaction may offer, the first attempt as well as a replacement."""
-    settled: int = SETTLED_BLOCKS
-    """Blocks for which a used nonce must have been used, and no receipt of ours be known, before it counts as somebody else's."""
+    depth: int | None = None
+    """Blocks on a block after which what is in it is believed for good; None: what the network says (networks.py)."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +115,8 @@ class Sender:
         self._limits = limits or SendLimits()
         self._clock = clock
         self._lock = threading.Lock()
+        self._used = 0  # transactions of the key in the chain, as of the last look
+        self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
     def close(self) -> None:
         self._journal.close()
@@ -111,13 +128,9 @@ class Sender:
         return Writer(self.chain.provider, self.key.address)
 
     @cached_property
-    def _writers(self) -> list[tuple[Chain, Writer]]:
-        """Every endpoint by itself."""
-        from protocol.chain.writing import Writer
-
-        return [
-            (one, Writer(OneEndpoint(self.chain.provider, one.place), self.key.address)) for one in self.chain.singles
-        ]
+    def _finality(self) -> Finality:
+        depth = self._limits.depth
+        return Finality(self.chain, self.key.address, networks.depth(self.chain.chain_id) if depth is None else depth)
 
     def send(self, call: Call, *, name: str | None = None) -> Sent:
         """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing.
@@ -127,8 +140,10 @@ class Sender:
         with self._lock:
             self._recover()
             known = self._journal.named(name) if name is not None else None
-            if known is not None and known.state == MINED and known.hash is not None:
+            if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:
                 return self._result(known, self._known_receipt(known))
+            if known is not None and known.state == PENDING:  # it is in the chain, and its receipt was nowhere
+                return self._finish(known)
             return self._finish(self._begin(call, name), fresh=True)
 
     def is_done(self, call: Call) -> bool:
@@ -168,30 +183,40 @@ class Sender:
                     hint="raise chain.gas_max if this is right",
                 )
             (target, data, value), nonce, fee = self.encode(call), self._nonce(), self._fee()
-        draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None, value)
+        draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None, None, value)
         return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee), value)
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
-        until, pause, resend_at = self._clock.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
+        begun, resend_at = self._clock.monotonic(), 0.0
+        until, pause = begun + self._limits.deadline, max(_POLL_SECONDS, self._usual)
         while True:
             landed = None if fresh else self._landed(transaction)
-            if landed is not None:
-                return self._close(transaction, landed)
             if self._clock.monotonic() >= resend_at:
-                if not fresh and (landed := self._landed_anywhere(transaction)) is not None:
-                    return self._close(transaction, landed)
-                transaction = self._push(transaction, fresh)
-                fresh = False
+                if not fresh:
+                    landed = landed or self._landed_anywhere(transaction)
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
+                if landed is None:
+                    pushed = self._push(transaction, fresh)
+                    if pushed.nonce != transaction.nonce:  # it was not sent yet with this one
+                        resend_at = self._clock.monotonic()
+                    transaction = pushed
+                fresh = False
+            if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash) is False):
+                self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
+                return self._close(transaction, landed)
             if self._clock.monotonic() > until:
                 _TRANSACTIONS.add(outcome="late")
+                if self._finality.user(transaction.nonce) in self._hashes(transaction):
+                    raise _NoReceipt(
+                        f"{transaction.doing}: it is in the chain, and no endpoint shows whether it succeeded"
+                    )
                 raise DeadlineExceeded(
                     f"{transaction.doing}: not mined within {self._limits.deadline:g} s",
                     hint="it may still land; the journal knows it",
                 )
             self._clock.sleep(pause)
-            pause = min(_POLL_SECONDS_MAX, pause * 1.6)
+            pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, self._usual / 2))
 
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
@@ -199,11 +224,16 @@ class Sender:
         try:
             if self._clock.wall() - newest.signed > self._limits.stuck:
                 newest = self._replace(transaction, newest)
-            with self.chain.errors(transaction.doing):
+            for one in self.chain.best:
                 try:
-                    self._writer.send_raw(newest.raw)
+                    with one.errors(transaction.doing, passing=(RpcRefusal,)):
+                        one.ethereum.send_raw(newest.raw)
+                    break
                 except RpcRefusal as error:
                     return self._refused(transaction, newest, error, fresh)
+                except RpcUnavailable as error:
+                    log.warning("%s; asking the next endpoint", error)
+                    fresh = False  # it may have taken the transaction all the same
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
         return transaction
@@ -221,7 +251,8 @@ class Sender:
                 hint=f"send some ETH to {self.key.address}",
             ) from error
         if "nonce too low" in text or "nonce is too low" in text:
-            if self._was_taken(transaction):
+            user = self._finality.user(transaction.nonce)
+            if user is not None and user not in self._hashes(transaction):
                 return self._renew(transaction)
             return transaction
         if "underpriced" in text or "fee too low" in text or "max fee per gas less than block base fee" in text:
@@ -231,34 +262,12 @@ class Sender:
             f"{transaction.doing}: the endpoint refuses the transaction: {str(error)[:200]}"
         ) from error
 
-    def _was_taken(self, transaction: Transaction) -> bool:
-        """Whether the nonce went to a transaction that is none of ours, for good. All endpoints that answer must say so, and of
-        several at least two: one that lies would have the deed done twice."""
-        attempts, voices = self._journal.attempts(transaction), 0
-        for one, writer in self._writers:
-            try:
-                with one.errors("reading the nonce"):
-                    if not self._says_taken(one, writer, transaction.nonce, attempts):
-                        return False
-            except RpcUnavailable as error:
-                log.warning("%s; whether nonce %d is used stays open", error, transaction.nonce)
-            else:
-                voices += 1
-        return voices >= min(2, len(self._writers))
-
-    def _says_taken(self, one: Chain, writer: Writer, nonce: int, attempts: Sequence[Attempt]) -> bool:
-        """What one endpoint says. It may know that a nonce is used before it knows the receipt."""
-        settled = one.block_number() - self._limits.settled
-        if settled < 0 or writer.transaction_count(settled) <= nonce:
-            return False
-        return all(writer.receipt(attempt.hash) is None for attempt in attempts)
-
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         fee = max(int(attempt.fee * _BUMP), _offer(self._base_fee()))
         if fee > self._limits.fee:
             log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
             fee = max(attempt.fee, self._limits.fee)
-        dearer = self._sign(transaction, fee, int(attempt.tip * _BUMP) + 1)
+        dearer = self._sign(transaction, fee, min(int(attempt.tip * _BUMP) + 1, fee))
         self._journal.add_attempt(transaction, dearer)
         _TRANSACTIONS.add(outcome="replaced")
         log.info(
@@ -268,6 +277,7 @@ class Sender:
 
     def _renew(self, transaction: Transaction) -> Transaction:
         """Something else used the nonce: nothing signed before can land any more. The journal keeps it all the same."""
+        self._used = self._count()
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
         self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
@@ -289,10 +299,7 @@ class Sender:
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:
         """What was ended, and how; None where a contract refused it after all."""
-        count = self._count()
-        reopened = self._journal.reopen_from(count)
-        if reopened:
-            log.warning("a reorg took back %d transactions of %s; sending them again", reopened, self.key.address)
+        self._look_back()
         ended: list[tuple[Transaction, Sent | None]] = []
         for transaction in self._journal.pending():
             try:
@@ -300,7 +307,39 @@ class Sender:
             except TransactionReverted as error:
                 log.warning("recovered transaction failed: %s", error)
                 ended.append((transaction, None))
+            except _NoReceipt as error:
+                log.warning("%s", error)
+                ended.append((transaction, None))
         return ended
+
+    def _look_back(self) -> None:
+        """Settles what is deep enough by now, and makes pending again what the chain does not have (any more)."""
+        unsettled = self._journal.mined(_LOOKED_AT) if self._finality.depth else []
+        self._used = self._count()
+        doubted = self._journal.landed_from(self._used)
+        for transaction in {each.id: each for each in (*unsettled, *doubted)}.values():
+            receipt = self._landed_anywhere(transaction)
+            if receipt is None:
+                self._look_for(transaction, is_doubted=transaction in doubted)
+                continue
+            outcome = self._finality.outcome(receipt.hash)
+            if outcome is None:
+                continue
+            state = SETTLED if outcome and self._finality.depth else MINED if outcome else FAILED
+            self._journal.finish(transaction, state, receipt.hash, receipt.block)
+
+    def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
+        """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used
+        (`is_doubted` is False), only if something else did."""
+        user = self._finality.user(transaction.nonce)
+        if is_doubted if user is None else user not in self._hashes(transaction):
+            self._journal.reopen(transaction)
+            log.warning(
+                "%s: the chain does not have it any more, or the endpoint lags; sending it again", transaction.doing
+            )
+
+    def _hashes(self, transaction: Transaction) -> set[bytes]:
+        return {attempt.hash for attempt in self._journal.attempts(transaction)}
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -315,12 +354,12 @@ class Sender:
     def _landed_anywhere(self, transaction: Transaction) -> TransactionReceipt | None:
         """As `_landed`, of the other endpoints too: the preferred one may lag, or hide what it knows."""
         attempts = self._journal.attempts(transaction)
-        for one, writer in self._writers if len(self._writers) > 1 else ():
+        for one in self.chain.best:
             if self.chain.provider.rests(one.place):
                 continue
             with suppress(RpcUnavailable), one.errors("reading a receipt"):
                 for attempt in attempts:
-                    if (receipt := writer.receipt(attempt.hash)) is not None:
+                    if (receipt := one.ethereum.receipt(attempt.hash)) is not None:
                         return receipt
         return None
 
@@ -335,20 +374,20 @@ class Sender:
 
     def _receipt(self, transaction_hash: bytes) -> TransactionReceipt | None:
         with self.chain.errors("reading a receipt"):
-            return self._writer.receipt(transaction_hash)
+            return self.chain.ethereum.receipt(transaction_hash)
 
     def _result(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
         with self.chain.errors(transaction.doing):
             events = tuple(event for entry in receipt.logs if (event := self.chain.decode(entry)) is not None)
         return Sent(receipt.hash, receipt.block, receipt.gas_used, events, receipt.contract)
 
-    def _count(self, block: int | None = None) -> int:
-        """Transactions of this key that are in the chain (up to a block): the next nonce, but for what is pending."""
+    def _count(self) -> int:
+        """Transactions of this key that are in the chain: the next nonce, but for what is pending."""
         with self.chain.errors("reading the nonce"):
-            return self._writer.transaction_count(block)
+            return self.chain.ethereum.transaction_count(self.key.address)
 
     def _nonce(self) -> int:
-        return max([self._count(), *(pending.nonce + 1 for pending in self._journal.pending())])
+        return max(self._used, self._journal.next_nonce())
 
     def _fee(self) -> int:
         """What a first attempt offers. Raises FeeTooHigh where less than the cap would not be mined."""
@@ -361,7 +400,7 @@ class Sender:
 
     def _base_fee(self) -> int:
         with self.chain.errors("reading the gas price"):
-            return self._writer.base_fee()
+            return self.chain.ethereum.base_fee()
 
     def _sign(self, transaction: Transaction, fee: int, tip: int = _TIP) -> Attempt:
         from eth_account import Account
@@ -375,6 +414,10 @@ class Sender:
             fields["to"] = transaction.target
         raw = bytes(Account.sign_transaction(fields, self.key.secret).raw_transaction)
         return Attempt(keccak(raw), raw, fee, tip, self._clock.wall())
+
+
+class _NoReceipt(RpcUnavailable):
+    """What became of a transaction that has landed is not known yet. It stays pending, and nothing waits behind it."""
 
 
 def _offer(base: int) -> int:

@@ -27,8 +27,9 @@ from protocol.chain.book_entries import Entries
 from protocol.chain.client import Chain
 from protocol.chain.completeness import Completeness
 from protocol.chain.decoding import Log
-from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, SETTLED_BLOCKS, EndpointsDisagree
+from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
 from protocol.chain.events import Event
+from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.chain.types import Block
 from protocol.chain.view import Submission, View
 from protocol.chain.witnesses import Footing, Lone, Witnesses

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from protocol.errors import LockHeld
 
-PENDING, MINED, FAILED, DROPPED = "pending", "mined", "failed", "dropped"
-"""States: may still land; landed and did what it should; landed and reverted; will never land."""
+PENDING, MINED, SETTLED, FAILED, DROPPED = "pending", "mined", "settled", "failed", "dropped"
+"""States: may still land; landed and did what it should; the same, where no reorg reaches; landed and reverted; will never land."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
@@ -31,8 +31,9 @@ CREATE TABLE IF NOT EXISTS attempts (
 );
 CREATE INDEX IF NOT EXISTS transactions_by_nonce ON transactions (nonce);
 CREATE INDEX IF NOT EXISTS transactions_pending ON transactions (nonce) WHERE state = 'pending';
+CREATE INDEX IF NOT EXISTS transactions_mined ON transactions (nonce) WHERE state = 'mined';
 CREATE INDEX IF NOT EXISTS transactions_by_time ON transactions (created);
-CREATE INDEX IF NOT EXISTS attempts_by_transaction ON attempts (tx, signed);
+CREATE INDEX IF NOT EXISTS attempts_of_transaction ON attempts (tx);
 """
 
 
@@ -62,6 +63,8 @@ class Transaction:
     state: str
     hash: bytes | None
     """Of the attempt that landed."""
+    block: int | None
+    """In which it did."""
     value: int = 0
     """Wei that goes along."""
 
@@ -113,7 +116,7 @@ class TransactionLog:
             number = self._db.execute(query, row).lastrowid
             self._add_attempt(int(number or 0), first)
             self._db.execute("COMMIT")
-        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, value)
+        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, None, value)
 
     def add_attempt(self, transaction: Transaction, attempt: Attempt) -> None:
         with self._mutex:
@@ -135,18 +138,34 @@ class TransactionLog:
             query = "UPDATE transactions SET state = ?, hash = ?, block = ? WHERE id = ?"
             self._db.execute(query, (state, landed, block, transaction.id))
 
-    def reopen_from(self, nonce: int) -> int:
-        """Makes everything that landed at this nonce or a later one pending again: a reorg took it. Returns how many."""
+    def reopen(self, transaction: Transaction) -> None:
+        """Makes what had landed pending again: the chain has it no more."""
+        self.finish(transaction, PENDING)
+
+    def mined(self, most: int) -> list[Transaction]:
+        """Those that a reorg might take, the first ones, in order of nonce."""
+        return self._select(f"WHERE state = '{MINED}' ORDER BY nonce LIMIT ?", (most,))  # the index knows this text
+
+    def landed_from(self, nonce: int) -> list[Transaction]:
+        """Those that landed at this nonce or a later one, wherever a reorg might take them, in order of nonce."""
+        return self._select("WHERE nonce >= ? AND state IN (?, ?) ORDER BY nonce", (nonce, MINED, FAILED))
+
+    def next_nonce(self) -> int:
+        """The one after the highest that was given out and may be used, or is."""
         with self._mutex:
-            query = "UPDATE transactions SET state = ?, hash = NULL, block = NULL WHERE nonce >= ? AND state IN (?, ?)"
-            return self._db.execute(query, (PENDING, nonce, MINED, FAILED)).rowcount
+            query = "SELECT nonce FROM transactions WHERE nonce >= 0 AND state != ? ORDER BY nonce DESC LIMIT 1"
+            row = self._db.execute(query, (DROPPED,)).fetchone()
+        return row[0] + 1 if row else 0
 
     def prune(self, before: float) -> None:
-        """Forgets what was begun before that time (wall-clock seconds) and is finished, a bounded part at once.
+        """Forgets what was begun before that time (wall-clock seconds) and is finished, a bounded part at once; never the newest.
 
         For an owner who names none of it again, at an age that no reorg reaches.
         """
-        finished = "SELECT id FROM transactions WHERE created < ? AND state != ? ORDER BY created LIMIT ?"
+        finished = (
+            "SELECT id FROM transactions WHERE created < ? AND state != ? AND nonce < (SELECT max(nonce) FROM transactions)"
+            " ORDER BY created LIMIT ?"
+        )
         with self._mutex:
             self._db.execute("BEGIN")
             rows = self._db.execute(finished, (before, PENDING, _PRUNED_MAX)).fetchall()
@@ -155,9 +174,9 @@ class TransactionLog:
             self._db.execute("COMMIT")
 
     def attempts(self, transaction: Transaction) -> list[Attempt]:
-        """Oldest first."""
+        """In the order of signing, which the clock does not always tell."""
         with self._mutex:
-            query = "SELECT hash, raw, fee, tip, signed FROM attempts WHERE tx = ? ORDER BY signed"
+            query = "SELECT hash, raw, fee, tip, signed FROM attempts WHERE tx = ? ORDER BY rowid"
             return [Attempt(*row) for row in self._db.execute(query, (transaction.id,)).fetchall()]
 
     def named(self, name: str) -> Transaction | None:
@@ -178,6 +197,6 @@ class TransactionLog:
         self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
-        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, value FROM transactions {clause}"  # noqa: S608
+        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value FROM transactions {clause}"  # noqa: S608
         with self._mutex:
-            return [replace(Transaction(*row), value=int(row[9])) for row in self._db.execute(query, values).fetchall()]
+            return [replace(Transaction(*row), value=int(row[10])) for row in self._db.execute(query, values).fetchall()]

@@ -1,4 +1,4 @@
-"""What sending a transaction needs of web3: gas, fees, nonces, raw sends, receipts.
+"""What sending a transaction needs of web3: gas, the reason of a failure; and what is asked on the way, by ethereum.py.
 
 Reading and deciding go through ethereum.py, which imports in a twentieth of the time; a command that only reads never comes here
 (docs/decisions/0008-read-light-send-with-web3.md). Errors are those of ethereum.py: RpcRefusal for what an endpoint or a contract
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from web3 import Web3
-from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
+from web3.exceptions import ContractLogicError, Web3Exception, Web3RPCError
 from web3.middleware import AttributeDictMiddleware
 from web3.providers import JSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse, TxParams, Wei
 
 from protocol.chain.contract import Function
-from protocol.chain.ethereum import Log, RpcProvider, RpcRefusal, TransactionReceipt
+from protocol.chain.ethereum import Ethereum, RpcProvider, RpcRefusal, TransactionReceipt
 
 
 class _Provider(JSONBaseProvider):
@@ -40,6 +40,7 @@ class Writer:
     def __init__(self, provider: RpcProvider, account: str) -> None:
         # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
         self._eth = Web3(_Provider(provider), middleware=[(AttributeDictMiddleware, "attrdict")]).eth
+        self._ethereum = Ethereum(provider)
         self._account = account
 
     def estimate_gas(self, function: Function) -> int:
@@ -54,39 +55,22 @@ class Writer:
 
     def base_fee(self) -> int:
         """Wei per gas that the newest block burns; 0 on chains that burn none."""
-        with _refusals():
-            return int(self._eth.get_block("latest").get("baseFeePerGas") or 0)
+        return self._ethereum.base_fee()
 
     def transaction_count(self, block: int | None = None) -> int:
         """Transactions that the account has sent up to a block (the newest): its next nonce there."""
-        with _refusals():
-            return int(self._eth.get_transaction_count(self._account, "latest" if block is None else block))
+        return self._ethereum.transaction_count(self._account, "latest" if block is None else block)
 
     def send_raw(self, raw: bytes) -> None:
-        with _refusals():
-            self._eth.send_raw_transaction(raw)
+        self._ethereum.send_raw(raw)
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """None where the endpoint knows of none."""
-        with _refusals():
-            try:
-                found = self._eth.get_transaction_receipt(transaction)
-            except TransactionNotFound:
-                return None
-            return TransactionReceipt(
-                bytes(found["transactionHash"]), int(found["blockNumber"]), int(found["gasUsed"]), found["status"] == 1,
-                tuple(_as_json(entry) for entry in found["logs"]), found.get("contractAddress"),
-            )  # fmt: skip
+        return self._ethereum.receipt(transaction)
 
     def _fields(self, target: str | None, data: bytes, value: int) -> TxParams:
         to = {} if target is None else {"to": target}
         return {"from": self._account, "data": "0x" + data.hex(), "value": Wei(value), **to}
-
-
-def _as_json(entry: Mapping[str, Any]) -> Log:
-    """A log as ethereum.py reads it."""
-    topics = ["0x" + bytes(topic).hex() for topic in entry["topics"]]
-    return {"address": entry["address"], "topics": topics, "data": "0x" + bytes(entry["data"]).hex()}
 
 
 @contextmanager

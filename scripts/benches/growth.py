@@ -344,7 +344,9 @@ def _journals(world: _World) -> Turn:
             submission = ref.submission_id(RUN)
             made.all(submission_log.MADE, submission_log.COMMITTED)
             made.add(ref, submission, 900, number)
-            sent.reopen_from(nonce)
+            sent.mined(4)
+            assert not sent.landed_from(nonce)
+            assert sent.next_nonce() == nonce
             assert sent.named(f"submit/{submission.hex()}") is None
             attempt = Attempt(submission, bytes(300), 1, 1, 0.0)
             transaction = sent.begin(f"submit/{submission.hex()}", "", nonce, None, bytes(200), 1, attempt)

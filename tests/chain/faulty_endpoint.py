@@ -13,7 +13,7 @@ import requests
 
 
 class FaultyEndpoint:
-    """Passes requests on to `upstream`. `fault(method, params)` may return the bytes to answer with instead, or raise Hang or Drop."""
+    """Passes requests on to `upstream`. `fault(method, params)` may return the bytes to answer with instead, or raise Hang, Drop or Refuse."""
 
     def __init__(self, upstream: str) -> None:
         self.fault: Callable[[str, Any], bytes | None] = lambda method, params: None
@@ -39,6 +39,12 @@ class FaultyEndpoint:
                     return
                 except Drop:
                     self.close_connection = True
+                    return
+                except Refuse as refusal:
+                    self.send_response(refusal.status)
+                    for name, value in {**refusal.headers, "Content-Length": "0"}.items():
+                        self.send_header(name, value)
+                    self.end_headers()
                     return
                 if answer is None:
                     answer = requests.post(
@@ -66,6 +72,15 @@ class Hang(Exception):
 
 class Drop(Exception):
     """Close the connection without a word."""
+
+
+class Refuse(Exception):
+    """Answer with this status and these headers alone."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 def result(value: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from email.utils import formatdate
 
 import pytest
 from swarm.anvil import Anvil
@@ -14,7 +15,7 @@ from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
+from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, error, result
 from tests.clock import VirtualClock
 
 
@@ -84,6 +85,51 @@ def test_a_failed_endpoint_rests_and_comes_back(world: World, faulty: FaultyEndp
     clock.advance(2)
     chain.block_number()
     assert sum(faulty.asked.values()) == asked + 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("said", ["40", "a date"])
+def test_an_endpoint_is_asked_nothing_before_the_time_that_it_names(
+    faulty: FaultyEndpoint, status: int, said: str
+) -> None:
+    clock = VirtualClock()
+
+    def refuse(*_: object) -> bytes:
+        when = formatdate(clock.wall() + 40, usegmt=True) if said == "a date" else said
+        raise Refuse(status, Retry_After=when)
+
+    faulty.fault = refuse
+    chain = Chain(faulty.url, None, timeout=5, clock=clock)
+    for _ in range(3):
+        with pytest.raises(RpcUnavailable):
+            chain.block_number()
+        clock.advance(10)
+    assert sum(faulty.asked.values()) == 1
+    faulty.fault = lambda *_: None
+    clock.advance(6)
+    waits = len(clock.waits)
+    chain.block_number()
+    assert sum(clock.waits[waits:]) == pytest.approx(4, abs=1.1), "a short time is waited for"
+
+
+def test_while_one_asks_to_be_left_alone_another_is_asked(world: World, faulty: FaultyEndpoint) -> None:
+    clock = VirtualClock()
+
+    def refuse(*_: object) -> bytes:
+        raise Refuse(429, Retry_After="100000")
+
+    faulty.fault = refuse
+    chain = Chain([faulty.url, world.anvil.rpc], None, timeout=5, clock=clock)
+    chain.block_number()
+    asked = sum(faulty.asked.values())
+    for _ in range(9):
+        clock.advance(60)
+        chain.block_number()
+    assert sum(faulty.asked.values()) == asked
+    faulty.fault = lambda *_: None
+    clock.advance(61)
+    chain.block_number()
+    assert sum(faulty.asked.values()) > asked, "no longer than ten minutes"
 
 
 def test_an_endpoint_that_stays_away_for_hours_is_still_no_more_than_unavailable() -> None:

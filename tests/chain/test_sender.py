@@ -293,13 +293,57 @@ def test_a_nonce_counts_as_taken_once_two_endpoints_say_so(
     faulty.fault = fault
     with closing(FaultyEndpoint(world.anvil.rpc)) as other:
         chain = Chain([faulty.url, other.url], world.chain.runs.address, timeout=3)
-        one = Sender(chain, key, limits=SendLimits(deadline=1.5))
+        one = Sender(chain, key, limits=SendLimits(deadline=4))
         other.fault = lambda method, _: error(-32005, "busy") if foreign else None
         with pytest.raises(DeadlineExceeded):
             one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
         other.fault = lambda method, _: None
         one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert deposits(world, key.address) == 1
+
+
+def test_one_stale_count_and_a_receipt_that_is_gone_repeat_nothing(
+    world: World, faulty: FaultyEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    key = Key.generate()
+    limits = SendLimits(deadline=1.5, stuck=0.2)
+    one = sender(world, key, faulty.url, journal=TransactionLog(tmp_path / "j.sqlite"), limits=limits)
+    first = one.send(one.chain.deposit(key.address, 7 * TOKEN), name="deposit/7")
+    world.anvil.request("anvil_mine", "0x20")
+    stale = iter([result("0x1")])  # of a machine from before the deposit
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_getTransactionCount" and params[1] == "latest":
+            return next(stale, None)
+        if method == "eth_getTransactionReceipt" and params[0] == f"0x{first.hash.hex()}":
+            return result(None)
+        return None
+
+    faulty.fault = fault
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert next(stale, None) is None
+    faulty.fault = lambda *_: None
+    one.recover()
+    assert world.chain.account(key.address).active == 8 * TOKEN
+
+
+def test_a_transaction_takes_six_requests_where_blocks_come_at_intervals(world: World, faulty: FaultyEndpoint) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url)
+    world.anvil.request("evm_setAutomine", False)
+    world.anvil.request("evm_setIntervalMining", 1)
+    counts = []
+    try:
+        for number in range(6):
+            before = sum(faulty.asked.values())
+            one.send(one.chain.deposit(key.address, TOKEN), name=f"deposit/{number}")
+            counts.append(sum(faulty.asked.values()) - before)
+    finally:
+        world.anvil.request("evm_setIntervalMining", 0)
+        world.anvil.request("evm_setAutomine", True)
+    assert sum(counts[2:]) <= 6 * len(counts[2:]), counts
+    assert deposits(world, key.address) == 6
 
 
 def test_an_overdue_transaction_stays_in_the_journal(world: World, tmp_path: Path) -> None:

@@ -179,7 +179,10 @@ def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> 
         sent.named("one")
         sent.pending()
         sent.finish(transaction, MINED, bytes(32), 1)
-        sent.reopen_from(0)
+        sent.mined(5)
+        sent.landed_from(0)
+        sent.next_nonce()
+        sent.reopen(transaction)
         sent.prune(5.0)
     sent.close()
 

@@ -14,7 +14,7 @@ import pytest
 
 from protocol.chain import Chain
 from protocol.chain.completeness import BATCH
-from protocol.chain.endpoints import SETTLED_BLOCKS
+from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.chain.types import State
 from protocol.verdict import Outcome
 from tests.node.judging import inflated

@@ -1,0 +1,112 @@
+"""What is believed of a transaction: how deep in the chain, and from how many endpoints.
+
+An endpoint may answer from any earlier state of the chain, at every call from another one: behind one URL stand many machines,
+which lag, prune and are restored. So nothing follows from a receipt that is not there, nor from a count of transactions. What
+decides is a block with `depth` blocks on it, each naming the hash of the one before: however old these answers are, that block
+once was as deep, and no reorg reaches it. How deep reorgs reach each network says (networks.py); 0: there are none. Of several
+endpoints more than half of the configured ones must show the same.
+
+Covers: endpoints that lag, forget and contradict themselves; one that lies beside two honest ones. Does not cover: blocks that
+most of the endpoints, or the only one, invent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from protocol.chain.client import Chain
+from protocol.chain.ethereum import data, quantity
+from protocol.errors import RpcUnavailable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Finality:
+    def __init__(self, chain: Chain, account: str, depth: int) -> None:
+        self._chain = chain
+        self._account = account.lower()
+        self.depth = depth
+
+    def outcome(self, transaction: bytes) -> bool | None:
+        """Whether a transaction succeeded that is in the chain for good. None: it is not (yet), or that cannot be told."""
+
+        def question(one: Chain) -> bool | None:
+            receipt = one.ethereum.receipt(transaction)
+            found = None if receipt is None else self._settled(one, receipt.block, full=False)
+            if receipt is None or found is None or data(found["hash"]) != receipt.block_hash:
+                return None  # it may be in a block of the same number again, and end otherwise there
+            return receipt.succeeded
+
+        return self._majority(question, "what became of a transaction")
+
+    def user(self, nonce: int) -> bytes | None:
+        """Hash of the transaction that used a nonce of the account for good. None: none has (yet), or it cannot be told.
+
+        Asks for counts of transactions in past blocks, which an endpoint keeps for some 128 blocks at least.
+        """
+
+        def question(one: Chain) -> bytes | None:
+            number = self._used_in(one, nonce)
+            found = None if number is None else self._settled(one, number, full=True)
+            for each in found["transactions"] if found else ():
+                if each["from"].lower() == self._account and quantity(each["nonce"]) == nonce:
+                    return data(each["hash"], 32)
+            return None
+
+        return self._majority(question, f"what used nonce {nonce}")
+
+    def _majority(self, question: Callable[[Chain], T | None], about: str) -> T | None:
+        votes: Counter[T] = Counter()
+        for one in self._chain.best:
+            try:
+                with one.errors(f"asking {about}"):
+                    answer = question(one)
+            except RpcUnavailable as error:
+                log.debug("%s", error)
+                continue
+            if answer is None:
+                continue
+            votes[answer] += 1
+            if votes[answer] > len(self._chain.singles) // 2:
+                return answer
+        return None
+
+    def _settled(self, one: Chain, number: int, *, full: bool) -> Mapping[str, Any] | None:
+        """A block that `depth` others stand on; with whole transactions or their hashes. None where one of them is missing, or they
+        are not of one chain."""
+        numbers = range(number, number + self.depth + 1)
+        blocks: list[Any] = []
+        for each in reversed(numbers):  # the newest first: mostly it is the one that is missing
+            found = one.ethereum.request("eth_getBlockByNumber", hex(each), full and each == number)
+            if found is None or quantity(found["number"]) != each:
+                return None
+            if blocks and blocks[-1]["parentHash"] != found["hash"]:
+                return None
+            blocks.append(found)
+        settled: Mapping[str, Any] = blocks[-1]
+        return settled
+
+    def _used_in(self, one: Chain, nonce: int) -> int | None:
+        """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
+
+        def is_used(number: int) -> bool:
+            return one.ethereum.transaction_count(self._account, number) > nonce
+
+        last = one.block_number() - self.depth
+        if last < 0 or not is_used(last):
+            return None
+        stride, first = 1, last - 1
+        while first >= 0 and is_used(first):  # mostly it was a moment ago, and states of long ago are not kept
+            last, stride, first = first, 2 * stride, first - 2 * stride
+        first = max(first, -1)
+        while last - first > 1:
+            middle = (first + last) // 2
+            if is_used(middle):
+                last = middle
+            else:
+                first = middle
+        return last

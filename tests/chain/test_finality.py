@@ -1,0 +1,115 @@
+"""What decides is a block that is deep enough, in one chain, as most endpoints show it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from protocol.chain import Chain, networks
+from protocol.chain.endpoints import Endpoints, OneEndpoint
+from protocol.chain.finality import Finality
+from protocol.errors import RpcUnavailable
+from tests.chain.ledger import CHAIN_ID, Deed, Ledger, Mined
+
+ACCOUNT = "0x" + "a" * 40
+DEPTH = 3
+DEED = Deed("deed", 0, 1, f"0x{7:064x}")
+HASH = bytes.fromhex(DEED.hash[2:])
+
+
+def ledger(*, good: bool = True) -> Ledger:
+    """Its deed is in block 1."""
+    chain = Ledger(ACCOUNT, random.Random(0), DEPTH, failing=not good)
+    chain.waiting[DEED.hash] = DEED
+    while not chain.now[-1].transactions:
+        chain.states[-1:] = [chain.now[:1]]
+        chain.mine()
+    return chain
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, *machines: Any) -> Finality:
+    """Of endpoints, each a function (method, params) → answer."""
+
+    def make_request(one: OneEndpoint, method: str, params: Any) -> Any:
+        return machines[one._place](method, params)
+
+    monkeypatch.setattr(OneEndpoint, "make_request", make_request)
+    monkeypatch.setattr(Endpoints, "make_request", lambda _, method, params: machines[0](method, params))
+    return Finality(Chain([f"http://{number}" for number in range(len(machines))], None), ACCOUNT, DEPTH)
+
+
+def honest(chain: Ledger) -> Any:
+    return lambda method, params: chain.answer(chain.now, method, params)
+
+
+def test_development_chains_are_believed_at_once_and_others_at_depth() -> None:
+    assert networks.depth(CHAIN_ID) == 0
+    assert {networks.depth(chain) for chain in (8_453, 84_532, 1)} == {12}
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_an_outcome_is_believed_once_its_block_is_deep_enough(monkeypatch: pytest.MonkeyPatch, good: bool) -> None:
+    chain = ledger(good=good)
+    finality = serve(monkeypatch, honest(chain))
+    for _ in range(DEPTH):
+        assert finality.outcome(HASH) is None
+        assert finality.user(0) is None
+        chain.mine()
+    assert finality.outcome(HASH) is good
+    assert finality.user(0) == HASH
+    assert finality.user(1) is None
+
+
+def test_a_receipt_of_another_block_of_the_same_number_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed in a fork that is gone, and succeeded in the block that took the place of that one."""
+    old, new = ledger(good=False), ledger(good=True)
+    first = new.now[1]
+    block = Mined(1, f"0x{99:064x}", first.parent, first.transactions, 1)
+    new.states.append((new.now[0], block))
+    new._found[DEED.hash] = [(block, True)]
+    for _ in range(DEPTH):
+        new.mine()
+
+    def forgetful(method: str, params: Any) -> Any:
+        return honest(old if method == "eth_getTransactionReceipt" else new)(method, params)
+
+    assert serve(monkeypatch, forgetful).outcome(HASH) is None
+    assert serve(monkeypatch, honest(new)).outcome(HASH) is True
+
+
+def test_blocks_of_two_forks_are_no_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction is in the last block of a short fork; the long one does not have it."""
+    short, long = ledger(), Ledger(ACCOUNT, random.Random(1), DEPTH)
+    long._forks = 500
+    for _ in range(DEPTH + 2):
+        long.mine()
+
+    def forgetful(method: str, params: Any) -> Any:
+        is_short = method == "eth_getTransactionReceipt" or params[:1] == ["0x1"]
+        return honest(short if is_short else long)(method, params)
+
+    assert serve(monkeypatch, forgetful).outcome(HASH) is None
+
+
+def test_of_several_endpoints_more_than_half_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad, behind = ledger(good=True), ledger(good=False), ledger()
+    for chain in (good, bad):
+        for _ in range(DEPTH):
+            chain.mine()
+
+    def silent(*_: Any) -> Any:
+        raise RpcUnavailable("no answer")
+
+    for machines, expected in (
+        ((good, good, bad), True),
+        ((bad, good, good), True),
+        ((good, bad), None),
+        ((good, behind), None),
+        ((good, behind, behind), None),
+        ((bad, bad, behind), False),
+    ):
+        assert serve(monkeypatch, *map(honest, machines)).outcome(HASH) is expected
+    assert serve(monkeypatch, silent, honest(good), honest(good)).outcome(HASH) is True
+    assert serve(monkeypatch, silent, honest(good)).outcome(HASH) is None
