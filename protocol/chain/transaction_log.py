@@ -197,6 +197,10 @@ class TransactionLog:
         self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
-        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value FROM transactions {clause}"  # noqa: S608
+        query = (
+            f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value FROM transactions {clause}"  # noqa: S608
+        )
         with self._mutex:
-            return [replace(Transaction(*row), value=int(row[10])) for row in self._db.execute(query, values).fetchall()]
+            return [
+                replace(Transaction(*row), value=int(row[10])) for row in self._db.execute(query, values).fetchall()
+            ]
