@@ -97,7 +97,7 @@ class Recording:
             number = int(data[-6:], 16)
             is_last = steps * NODES + number + 1 == self.turns
             step = steps if number < rest else steps - 1
-            words = [0] * 23
+            words = [0] * 24
             words[1], words[8] = 1, max(step, 0)
             words[9] = 0 if step < 0 else self.events - (self.turns - 1) * BATCH if is_last else BATCH
             return "0x" + "".join(f"{word:064x}" for word in words)

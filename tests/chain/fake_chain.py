@@ -146,7 +146,7 @@ SEAT = _type("Runs", "seats")
 
 def seat_of(count: int) -> tuple[Any, ...]:
     """Of a node that submitted so often for step 0."""
-    return (_NOBODY, 1, 0, False, 0, 0, 0, 0, 0, count, 0, 0, 0, 0, 0, 0, False, 0, 0, 0, _NOBODY, 0, 0)
+    return (_NOBODY, 1, False, False, 0, 0, 0, 0, 0, count, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, _NOBODY, 0, 0)
 
 
 def _selector(signature: str) -> str:

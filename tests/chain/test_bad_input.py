@@ -15,7 +15,7 @@ from swarm.world import TOKEN, World, policy_for
 
 from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
-from protocol.chain.ethereum import RpcRefusal
+from protocol.chain.ethereum import Ethereum, RpcRefusal
 from protocol.chain.reverts import HINTS
 from protocol.chain.writing import Writer
 from protocol.errors import TransactionReverted, WrongChain
@@ -136,8 +136,8 @@ def test_a_transaction_signed_for_another_chain_does_not_land(
     sender = Sender(chain, key)
     assert chain.chain_id == 31337
     seen: list[bytes] = []
-    real = Writer.send_raw
-    monkeypatch.setattr(Writer, "send_raw", lambda self, raw: (seen.append(raw), real(self, raw))[1])
+    real = Ethereum.send_raw
+    monkeypatch.setattr(Ethereum, "send_raw", lambda self, raw: (seen.append(raw), real(self, raw))[1])
     sender.send(chain.approve_tokens(chain.runs.address, 1))
     other = Writer(Chain(other_chain.rpc, None).provider, key.address)
     with pytest.raises(RpcRefusal, match=r"(?i)chain"):
