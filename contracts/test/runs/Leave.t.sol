@@ -107,6 +107,8 @@ contract LeaveTest is World {
         vm.warp(free - 1);
         expectRefusal(TooEarly.selector, free);
         runs.release(run, nodes[0]);
+        runs.claim(run, nodes[0]);
+        assertEq(runs.seats(run, nodes[0]).proven, 1);
         vm.warp(free);
         vm.expectEmit(address(runs));
         emit IRuns.Released(run, nodes[0], operators[0], NODE_STAKE);
@@ -114,6 +116,7 @@ contract LeaveTest is World {
         assertEq(bonds.accounts(operators[0]).locked, 0);
         assertEq(runs.seats(run, nodes[0]).locked, 0);
         assertEq(mostOf(nodes[0]), 0);
+        assertEq(runs.seats(run, nodes[0]).proven, 0); // who comes back is a stranger
         expectRefusal(WrongState.selector);
         runs.release(run, nodes[0]);
     }

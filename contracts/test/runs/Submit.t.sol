@@ -181,7 +181,21 @@ contract SubmitTest is World {
         );
         pass(ripening(WINDOW));
         publish(run);
+        runs.claim(run, nodes[0]);
         submitMany(0, 8, p.maxUnits);
+        refusedUnits(
+            8, abi.encodeWithSelector(IRuns.Overexposed.selector, uint256(type(uint32).max) + 1, type(uint32).max)
+        );
+        pass(ripening(WINDOW));
+        runs.claim(run, nodes[0]);
+        assertEq(runs.seats(run, nodes[0]).proven, type(uint32).max);
+    }
+
+    function test_a_stake_worth_more_than_a_ring_holds_is_worth_a_ring() public {
+        IPolicies.Policy memory p = policy();
+        p.reward = 1;
+        switchTo(p);
+        assertEq(runs.seats(run, nodes[0]).worth, type(uint32).max);
     }
 
     function test_a_reward_at_the_type_limit() public {
