@@ -112,8 +112,11 @@ def _publish_as_an_old_trainer(twins: Twins) -> None:
 
 
 def _accept_too_late(twins: Twins) -> None:
-    twins.offer(OPERATORS[0], 1, NODES[0].address, OPERATORS[1].address, twins.now + 1)
+    """After another that is accepted in its last second."""
+    twins.offer(OPERATORS[0], 1, NODES[0].address, OPERATORS[1].address, twins.now + 2)
     twins.accept(OPERATORS[1], 1, NODES[0].address)
+    twins.offer(OPERATORS[1], 1, NODES[0].address, OPERATORS[0].address, twins.now + 1)
+    twins.accept(OPERATORS[0], 1, NODES[0].address)
 
 
 def _convict(twins: Twins) -> SubmissionRef:
