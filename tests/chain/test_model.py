@@ -73,7 +73,6 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "silence is free": ("payroll.Payroll._charge_silent", lambda *_: 0),
     "a hard case stops no pay": ("books.Seat.open_hard", property(lambda seat: 0)),
     "a stranger is trusted like a proven seat": ("seats.Seats._trust", _trust_all),
-    "vouchers know no cap": ("budgets.Budgets.voucher_room", lambda m, run, now: 10**9),
 }  # fmt: skip
 
 
@@ -112,8 +111,11 @@ def _publish_as_an_old_trainer(twins: Twins) -> None:
 
 
 def _accept_too_late(twins: Twins) -> None:
-    twins.offer(OPERATORS[0], 1, NODES[0].address, OPERATORS[1].address, twins.now + 1)
+    """After another that is accepted in its last second."""
+    twins.offer(OPERATORS[0], 1, NODES[0].address, OPERATORS[1].address, twins.now + 2)
     twins.accept(OPERATORS[1], 1, NODES[0].address)
+    twins.offer(OPERATORS[1], 1, NODES[0].address, OPERATORS[0].address, twins.now + 1)
+    twins.accept(OPERATORS[0], 1, NODES[0].address)
 
 
 def _convict(twins: Twins) -> SubmissionRef:
@@ -127,6 +129,13 @@ def _convict(twins: Twins) -> SubmissionRef:
 
 def _impeach(twins: Twins) -> None:
     twins.impeach(OPERATORS[1], 2, _convict(twins), 1, VALIDATORS[2], 1)
+
+
+def _redeem_past_the_cap(twins: Twins) -> None:
+    """By two in one window, the second in part."""
+    for validator in VALIDATORS[:2]:
+        twins.redeem(validator, 1, validator.address, 30, TRAINERS[0])
+    assert twins.model.runs[1].redeemed[VALIDATORS[1].address] == POLICIES[0].voucher_cap - 30
 
 
 def _challenge_much(twins: Twins) -> None:
@@ -148,6 +157,7 @@ SCENES: dict[str, tuple[Callable[[Twins], object], str, Any]] = {
     "an old key goes on working": (_work_with_an_old_key, "books.Seat.key", property(lambda seat: seat.node)),
     "an old trainer goes on": (_publish_as_an_old_trainer, "books.Run.trainer", lambda run, now: run.policy.trainer),
     "an offer lasts for ever": (_accept_too_late, "seats.Seats.offer", _offer_for_ever),
+    "vouchers know no cap": (_redeem_past_the_cap, "budgets.Budgets.voucher_room", lambda m, run, now: 10**9),
     "bonds do not grow": (_challenge_much, "cases._bond", lambda policy, taken: policy.bond),
     "a conviction takes no penalty": (_convict, "verdicts.Verdicts._convict", lambda m, run, seat, *_: setattr(seat, "swept", True)),
     "an impeachment costs nothing": (_impeach, "bench.Bench._lose", lambda *_: 0),

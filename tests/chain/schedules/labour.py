@@ -136,7 +136,7 @@ class Labour(Choices):
 
     @often(
         2, run=runs, node=nodes, to=st.sampled_from([*OPERATORS, VALIDATORS[4]]), right=mostly, other=anyone,
-        lasting=st.sampled_from([FOREVER, FOREVER, FOREVER, 1, 2]),
+        lasting=st.sampled_from([FOREVER, 1, 2, 2]),
     )  # fmt: skip
     def hand_over(self, run: int, node: Key, to: Key, right: bool, other: Key, lasting: int) -> None:
         """The offer may end in the second in which it is accepted, or a second before."""
