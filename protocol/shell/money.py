@@ -9,6 +9,7 @@ from protocol.errors import InsufficientFunds, UsageError
 
 if TYPE_CHECKING:
     from protocol.chain import Sender
+    from protocol.shell.proposal import Proposal
 
 DECIMALS = 18
 SYMBOL = "MUR"
@@ -58,7 +59,7 @@ def duration(seconds: int) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def deposit(sender: Sender, account: str, wei: int) -> None:
+def deposit(sender: Sender | Proposal, account: str, wei: int) -> None:
     """Deposits stake for `account` from the sender's tokens, approving exactly that much first."""
     chain = sender.chain
     call = chain.deposit(account, wei)
@@ -67,7 +68,7 @@ def deposit(sender: Sender, account: str, wei: int) -> None:
     sender.send(call)
 
 
-def _prepare_deposit(sender: Sender, wei: int) -> None:
+def _prepare_deposit(sender: Sender | Proposal, wei: int) -> None:
     chain = sender.chain
     have = chain.token_balance(sender.key.address)
     if have < wei:

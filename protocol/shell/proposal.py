@@ -16,7 +16,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from protocol.chain import Chain
+    from protocol.chain import Chain, Sender
     from protocol.chain.calls import Call
 
 
@@ -64,6 +64,14 @@ class Proposal:
             "meta": {"name": "; ".join(call.doing for call in self.calls), "createdFromSafeAddress": self.key.address},
             "transactions": [_fields(call) for call in self.calls],
         }  # fmt: skip
+
+
+def is_shown(sender: Sender | Proposal, as_json: bool) -> bool:
+    """Whether a command ends here, for nothing was sent; what is to be is printed then."""
+    if isinstance(sender, Proposal):
+        sender.show(as_json)
+        return True
+    return False
 
 
 def _fields(call: Call) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`murmur run … --calldata`: an owner that is a contract does with what is printed all that an owner with a key does."""
+"""`--calldata`: an owner or operator that is a contract does with what is printed all that one with a key does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from protocol.chain.vouchers import Vouchers
 from protocol.identity import Key, save_keystore
 from protocol.settings import write_toml
 from protocol.shell import runfile
-from tests.cli.conftest import PASSWORD, SPEC, Console, Ended
+from tests.cli.conftest import PASSWORD, SPEC, Console, Contributor, Ended
+from tests.clock import eventually
 
 SAFE = to_checksum_address("0x" + "5a" * 20)
 
@@ -49,15 +50,17 @@ class Owner:
         batch = ended.json
         assert (batch["chainId"], batch["meta"]["createdFromSafeAddress"]) == ("31337", SAFE)
         for call in batch["transactions"]:
-            self._send(call)
+            send_as_contract(self.world, call)
         return list(batch["transactions"])
 
-    def _send(self, call: dict[str, Any]) -> None:
-        anvil = self.world.anvil
-        anvil.request("anvil_impersonateAccount", SAFE)
-        fields = {"from": SAFE, "to": call["to"], "data": call["data"], "value": hex(int(call["value"]))}
-        hash = anvil.request("eth_sendTransaction", fields)
-        assert anvil.request("eth_getTransactionReceipt", hash)["status"] == "0x1", call
+
+def send_as_contract(world: World, call: dict[str, Any]) -> None:
+    anvil = world.anvil
+    anvil.request("anvil_impersonateAccount", SAFE)
+    fields = {"from": SAFE, "to": call["to"], "data": call["data"], "value": hex(int(call["value"]))}
+    hash = anvil.request("eth_sendTransaction", fields)
+    receipt = eventually(lambda: anvil.request("eth_getTransactionReceipt", hash), what="a receipt")
+    assert receipt["status"] == "0x1", call
 
 
 @pytest.fixture
@@ -152,3 +155,43 @@ def test_a_key_and_calldata_or_neither_are_a_usage_error(
         assert (ended.code, "either --keystore or --calldata" in ended.err) == (2, True), ended.err
     ended = owner.command("create", "--calldata")
     assert (ended.code, "give --owner ADDRESS" in ended.err) == (2, True)
+
+
+# ---- operators ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_contract_operates_a_node_from_its_seat_to_its_money_back(contributor: Contributor) -> None:
+    world, node = contributor.world, contributor.node
+    chain, run = world.chain, world.run
+    world.anvil.request("anvil_setCode", SAFE, "0x00")
+    world.anvil.give(SAFE, TOKEN)
+    world.owner.send(chain.transfer_tokens(SAFE, 200 * TOKEN))
+    before, stake = chain.token_balance(SAFE), chain.policy(run).node_stake
+
+    def execute(*words: object) -> int:
+        ended = contributor.run(*words, "--calldata", "--operator", SAFE, "--json")
+        assert ended.code == 0, ended.err
+        calls = ended.json["transactions"]
+        for call in calls:
+            send_as_contract(world, call)
+        return len(calls)
+
+    assert execute("stake") == 3, "approve, deposit, join"
+    assert chain.seat(run, node).operator == SAFE
+    assert chain.token_balance(SAFE) == before - stake
+    execute("leave")
+    assert chain.seat(run, node).role == Role.LEFT
+    ended = contributor.run("unstake", 100, "--calldata", "--operator", SAFE)
+    assert (ended.code, "still locked" in ended.err) == (6, True), ended.err
+    world.anvil.advance(chain.policy(run).span + 1)
+    assert execute("unstake", 100) == 2, "release, unbond"
+    ended = contributor.run("withdraw", "--calldata", "--operator", SAFE)
+    assert ended.code == 4, "too early: nobody needs to sign it"
+    world.anvil.advance(chain.withdrawal_delay() + 1)
+    execute("withdraw")
+    assert chain.token_balance(SAFE) == before
+
+
+def test_whose_calls_they_are_to_be_must_be_said(contributor: Contributor) -> None:
+    ended = contributor.run("leave", "--calldata")
+    assert (ended.code, "give --operator ADDRESS" in ended.err) == (2, True), ended.err

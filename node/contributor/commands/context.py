@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protocol.errors import PreflightError, Unavailable
-from protocol.shell.cli import until_end
+from protocol.errors import PreflightError, Unavailable, UsageError
+from protocol.shell.cli import parse_address, until_end
 from protocol.shell.home import Home, default_home
 
 if TYPE_CHECKING:
@@ -18,10 +18,22 @@ if TYPE_CHECKING:
     from protocol.identity import Key
     from protocol.runspec import RunSpec
     from protocol.settings import Loaded
+    from protocol.shell.proposal import Proposal
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
 OperatorKeystore = Annotated[
     Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
+]
+Calldata = Annotated[
+    bool,
+    typer.Option(
+        "--calldata",
+        help="Send nothing; print to, value and data for an operator that is a contract, as a Safe signs them.",
+    ),
+]
+CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
+OperatorAddress = Annotated[
+    str | None, typer.Option("--operator", help="With --calldata: the operator, which is going to send.")
 ]
 SpecFile = Annotated[
     Path | None, typer.Option("--spec", help="The run's spec.json, while its hub cannot be asked for it.")
@@ -29,6 +41,8 @@ SpecFile = Annotated[
 DEFAULT_HOME = default_home("node")
 CONSENT_SECONDS = 3600
 """How long a node key's consent to a seat is good for, in block time."""
+CALLDATA_CONSENT_SECONDS = 7 * 86_400
+"""The same where an operator that is a contract has to gather signatures first."""
 
 
 def open_home(path: Path) -> Home:
@@ -79,7 +93,7 @@ class Operation:
     home: Home
     chain: Chain
     run: int
-    sender: Sender
+    sender: Sender | Proposal
 
     @property
     def node(self) -> str:
@@ -87,11 +101,24 @@ class Operation:
         return self.home.address("node")
 
 
-def open_operation(home: Path, password_file: Path | None, keystore: Path | None) -> Operation:
+def open_operation(
+    home: Path, password_file: Path | None, keystore: Path | None, calldata: bool = False, operator: str | None = None
+) -> Operation:
     place = open_home(home)
     node = settings(place).value
     chain = open_chain(node)
+    if calldata:
+        return Operation(place, chain, node.chain.run, proposal(chain, operator, keystore))
     return Operation(place, chain, node.chain.run, operator_sender(place, node, chain, password_file, keystore))
+
+
+def proposal(chain: Chain, operator: str | None, keystore: Path | None) -> Proposal:
+    """Stands where the cold key's sender does, for an operator that is a contract: it sends nothing."""
+    from protocol.shell.proposal import Proposal, Proposer
+
+    if operator is None or keystore is not None:
+        raise UsageError("whose calls are they to be?", hint="give --operator ADDRESS with --calldata, and no keystore")
+    return Proposal(chain, Proposer(parse_address(operator)))
 
 
 def operator_sender(

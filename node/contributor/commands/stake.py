@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.contributor.commands.context import (
+    CALLDATA_CONSENT_SECONDS,
     CONSENT_SECONDS,
     DEFAULT_HOME,
+    Calldata,
+    CalldataJson,
     HomeOption,
+    OperatorAddress,
     OperatorKeystore,
     SpecFile,
     open_chain,
     open_home,
     open_operation,
     operator_sender,
+    proposal,
     read_spec,
     settings,
 )
@@ -28,14 +33,16 @@ from protocol.constants import NOBODY
 from protocol.errors import InsufficientFunds, Malformed, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
+from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from node.engine import EngineSettings
-    from protocol.chain import Chain
+    from protocol.chain import Chain, Sender
     from protocol.invite import SignedInvite
     from protocol.runspec import RunSpec
+    from protocol.shell.proposal import Proposal
 
 Hardware = Annotated[
     int | None,
@@ -65,6 +72,9 @@ def stake(
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
     yes: Yes = False,
+    calldata: Calldata = False,
+    operator: OperatorAddress = None,
+    as_json: CalldataJson = False,
 ) -> None:
     """Deposit stake and take a seat in the run; where the run has a gate, with an invite of its owner."""
     from eth_utils import keccak
@@ -77,7 +87,11 @@ def stake(
     chain, run = open_chain(node), node.chain.run
     policy = chain.policy(run)
     node_key = place.open_key("node", password_file)
-    sender = operator_sender(place, node, chain, password_file, operator_keystore)
+    sender: Sender | Proposal = (
+        proposal(chain, operator, operator_keystore)
+        if calldata
+        else operator_sender(place, node, chain, password_file, operator_keystore)
+    )
     seat = chain.seat(run, node_key.address)
     if seat.role == Role.BANNED:
         raise banned(node_key.address)
@@ -109,15 +123,18 @@ def stake(
             f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
             f"comes back {duration(policy.span)} after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
         ],
-        yes,
+        yes or calldata,
     )
+    patience = CALLDATA_CONSENT_SECONDS if calldata else CONSENT_SECONDS
     if wei:
         deposit(sender, sender.key.address, wei)
     if not seated:
-        deadline = invited.invite.deadline if invited else chain.block().time + CONSENT_SECONDS
+        deadline = invited.invite.deadline if invited else chain.block().time + patience
         join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), number, deadline)
         consent, word = join.sign(node_key, chain.domain), invited.signature if invited else b""
         sender.send(chain.join(run, node_key.address, node_key.peer, number, deadline, consent, word))
+    if is_shown(sender, as_json):
+        return
     typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
     typer.echo(f"next: {place.command('node start')}", err=True)
 
@@ -171,16 +188,21 @@ def leave(
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
     yes: Yes = False,
+    calldata: Calldata = False,
+    operator: OperatorAddress = None,
+    as_json: CalldataJson = False,
 ) -> None:
     """Give up the seat; what was earned stays claimable, and the stake stays locked for as long as work can be challenged."""
-    o = open_operation(home, password_file, operator_keystore)
+    o = open_operation(home, password_file, operator_keystore, calldata, operator)
     locked = duration(o.chain.policy(o.run).span)
     confirm(
         "Leave the run?",
         [f"{o.node} stops working for run {o.run}", f"its stake stays locked for {locked}"],
-        yes,
+        yes or calldata,
     )
     o.sender.send(o.chain.leave(o.run, o.node))
+    if is_shown(o.sender, as_json):
+        return
     typer.echo(f"left; next, in {locked}: node unstake AMOUNT, then node withdraw")
 
 
@@ -190,9 +212,12 @@ def unstake(
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
     yes: Yes = False,
+    calldata: Calldata = False,
+    operator: OperatorAddress = None,
+    as_json: CalldataJson = False,
 ) -> None:
     """Start the way out for free stake; it can be slashed until it is withdrawn."""
-    o = open_operation(home, password_file, operator_keystore)
+    o = open_operation(home, password_file, operator_keystore, calldata, operator)
     chain, run, sender, address = o.chain, o.run, o.sender, o.node
     delay = duration(chain.withdrawal_delay())
     wei = parse_tokens(amount)
@@ -207,10 +232,14 @@ def unstake(
             f"{tokens(free)} are free to leave; the rest of {sender.key.address}'s stake backs seats",
             hint="node leave" if seat.serves(now) else "",
         )
-    confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    confirm(
+        "Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes or calldata
+    )
     if lacks:
         sender.send(chain.release(run, address))
     sender.send(call)
+    if is_shown(sender, as_json):
+        return
     typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: node withdraw")
 
 
@@ -246,13 +275,20 @@ def rebond(
 
 
 def withdraw(
-    home: HomeOption = DEFAULT_HOME, operator_keystore: OperatorKeystore = None, password_file: PasswordFile = None
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    calldata: Calldata = False,
+    operator: OperatorAddress = None,
+    as_json: CalldataJson = False,
 ) -> None:
     """Pay out unstaked tokens whose time has come."""
     from protocol.chain.events import Withdrawn
 
-    o = open_operation(home, password_file, operator_keystore)
+    o = open_operation(home, password_file, operator_keystore, calldata, operator)
     sent = o.sender.send(o.chain.withdraw())
+    if is_shown(o.sender, as_json) or sent is None:
+        return
     typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
 
 

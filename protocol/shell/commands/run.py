@@ -14,6 +14,7 @@ from protocol.errors import ConfigError, InsufficientFunds, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, strip_at, until_end
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, parse_tokens, tokens
+from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -87,16 +88,6 @@ def _run(file: Path) -> int:
     return run
 
 
-def _is_shown(sender: Sender | Proposal, as_json: bool) -> bool:
-    """Whether the command ends here, for nothing was sent; what is to be is printed then."""
-    from protocol.shell.proposal import Proposal
-
-    if isinstance(sender, Proposal):
-        sender.show(as_json)
-        return True
-    return False
-
-
 def _require_tokens(sender: Sender | Proposal, call: Call, wei: int) -> None:
     """Raises InsufficientFunds where a call that moves the owner's tokens cannot be made."""
     owner = sender.key.address
@@ -148,7 +139,7 @@ def create(
     )
     runfile.write_spec(path, spec)
     sent = sender.send(sender.chain.create(policy, spec.digest))
-    if _is_shown(sender, as_json) or sent is None:
+    if is_shown(sender, as_json) or sent is None:
         return
     run = sent.event(RunCreated).run
 
@@ -178,7 +169,7 @@ def fund(
     )
     _approve(sender, call, chain.runs.address, wei)
     sender.send(call)
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
 
@@ -206,7 +197,7 @@ def fund_vouchers(
     )
     _approve(sender, call, vouchers.address, wei)
     sender.send(call)
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"the pot of run {run} holds {tokens(vouchers.pot(run))}")
 
@@ -226,7 +217,7 @@ def send_tokens(
     _require_tokens(sender, call, wei)
     confirm("Send the tokens?", [f"{tokens(wei)} from {sender.key.address} to {to}, for good"], yes or calldata)
     sender.send(call)
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"{to} holds {tokens(sender.chain.token_balance(to))}")
 
@@ -243,7 +234,7 @@ def approve(
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes or calldata)
     sender.send(sender.chain.approve_validator(run, validator, not off))
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"{validator} {'is no longer approved' if off else 'is approved'} for run {run}")
 
@@ -294,7 +285,7 @@ def pause(
         "Go on?", [f"run {run} {'takes new work again' if off else f'takes no new work in {notice}'}"], yes or calldata
     )
     sender.send(sender.chain.pause(run, not off))
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"run {run} {'resumed' if off else f'is paused in {notice}'}")
 
@@ -336,7 +327,7 @@ def locate(
         yes or calldata,
     )
     sender.send(sender.chain.locate(run, where.encode() if where else b""))
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     emit(
         where.as_json() if where else {},
@@ -356,7 +347,7 @@ def defund(
     notice = duration(sender.chain.policy(run).notice)
     confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes or calldata)
     sender.send(sender.chain.defund(run, wei))
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"announced; next, in {notice}: murmur run collect" if wei else "the announcement is called off")
 
@@ -371,7 +362,7 @@ def collect(
     path = strip_at(file)
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     sent = sender.send(sender.chain.collect(run))
-    if _is_shown(sender, as_json) or sent is None:
+    if is_shown(sender, as_json) or sent is None:
         return
     typer.echo(
         f"collected {tokens(-sent.event(Funded).amount)}; run {run} has {tokens(sender.chain.funds(run).free)} left"
@@ -389,7 +380,7 @@ def ban(
     notice = duration(sender.chain.policy(run).notice)
     confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes or calldata)
     sender.send(sender.chain.ban(run, node))
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"{node} is banned in {notice}")
 
@@ -412,7 +403,7 @@ def appoint(
         yes or calldata,
     )
     sender.send(sender.chain.appoint(run, trainer))
-    if _is_shown(sender, as_json):
+    if is_shown(sender, as_json):
         return
     typer.echo(f"appointed; in {notice}, start the hub with its keystore (hub.keystore in {path})")
 
