@@ -95,7 +95,7 @@ def deployed(chain: Chain, known: Deployment) -> list[Deployed]:
     ]
 
 
-class Explorer:
+class SourceExplorer:
     """Of one chain."""
 
     def __init__(self, url: str, chain_id: int, key: str | None, *, clock: Clock = SYSTEM) -> None:

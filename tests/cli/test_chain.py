@@ -172,7 +172,7 @@ def test_what_the_sandbox_cannot_hold_here_is_a_warning(
 
 
 def test_the_doctor_finds_nothing_where_nothing_is_wrong(console: Console, anvil: Anvil, addresses: Path) -> None:
-    with_run(anvil, addresses, validators=2)
+    with_run(anvil, addresses, validators=5)
     what = ("--deployment", addresses, "--rpc", anvil.rpc, "--run", 1, "--address", anvil.bank.address)
     code, checks = doctor(console, *what)
     assert (code, unwell(checks)) == (0, {})
@@ -182,7 +182,7 @@ def test_the_doctor_finds_nothing_where_nothing_is_wrong(console: Console, anvil
         "addresses file", "run", "jury", "gas money",
     ]  # fmt: skip
     lines = console.murmur("chain", "doctor", *what).out.splitlines()
-    assert len(lines) == 11
+    assert len(lines) == 12
     assert all(line.startswith("✓ ") for line in lines)
 
 
@@ -195,7 +195,7 @@ def test_a_dead_endpoint_fails_and_the_other_serves(console: Console, anvil: Anv
 def test_without_an_endpoint_nothing_else_passes(console: Console, addresses: Path) -> None:
     code, checks = doctor(console, "--deployment", addresses, "--rpc", DEAD, "--run", 1, "--address", SINK)
     assert code == 4
-    assert [c["health"] for c in checks.values()] == ["ok", "failed"] + ["skipped"] * 9
+    assert [c["health"] for c in checks.values()] == ["ok", "failed"] + ["skipped"] * 10
     ended = console.murmur("chain", "doctor", "--deployment", addresses, "--rpc", DEAD)
     assert ended.code == 4
     assert ended.out.splitlines()[1].startswith(f"✗ endpoint {DEAD}: ")

@@ -145,7 +145,9 @@ def case(watch: Any, verdict: Stage, *submissions: int, hard: bool = False) -> N
             node=NODE, step=0, sequence=sequence, root=bytes(32), run=1, seat=NODE, number=number
         )
         watch.seen.challenged.append((None, event))
-    watch.seen.settled.append(SimpleNamespace(seat=NODE, number=number, verdict=verdict, hard=hard))
+    is_upheld = verdict == Stage.UPHELD
+    upheld = (1 << len(submissions)) - 1 if is_upheld else 0
+    watch.seen.settled.append(SimpleNamespace(seat=NODE, number=number, upheld=upheld, convicted=is_upheld and hard))
 
 
 def submission(sequence: int) -> bytes:

@@ -180,7 +180,7 @@ def verify(
 ) -> None:
     """Have an explorer show the contracts' sources: it compiles them again and compares. Exit code 4 where it finds something else."""
     from protocol.chain.deploy import Deployment
-    from protocol.chain.explorer import ETHERSCAN, Explorer, deployed
+    from protocol.chain.explorer import ETHERSCAN, SourceExplorer, deployed
 
     known = Deployment.load(deployment or Path("deployment.json"))
     urls, chain_id = networks.endpoints(None, rpc or [], known.chain_id)
@@ -195,7 +195,7 @@ def verify(
         key = key_file.read_text().strip() if key_file else os.environ.get("MURMUR_EXPLORER_KEY")
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key_file} cannot be read: {type(error).__name__}") from None
-    asked, outcomes = Explorer(explorer or ETHERSCAN, chain_id, key), {}
+    asked, outcomes = SourceExplorer(explorer or ETHERSCAN, chain_id, key), {}
     for name in only or found:
         outcomes[name] = {"address": found[name].address, "outcome": asked.verify(found[name])}
         if not as_json:
