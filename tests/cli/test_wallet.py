@@ -15,6 +15,7 @@ from protocol.chain.command import journal_path
 from protocol.chain.transaction_log import TransactionLog
 from protocol.identity import Key, save_keystore
 from tests.cli.conftest import PASSWORD, Console, Ended
+from tests.clock import eventually
 
 FRIEND = to_checksum_address("0x" + "f1" * 20)
 DEAD = "http://127.0.0.1:9"
@@ -173,4 +174,4 @@ def test_a_replacement_carries_the_same_eth(wallet: Wallet) -> None:
     assert kept.value == TOKEN // 4
     dearer = sender._replace(kept, sender._journal.attempts(kept)[0])
     wallet.world.anvil.request("eth_sendRawTransaction", "0x" + dearer.raw.hex())
-    assert wallet.world.chain.balance(FRIEND) == TOKEN // 4
+    eventually(lambda: wallet.world.chain.balance(FRIEND) == TOKEN // 4, what="it is mined")

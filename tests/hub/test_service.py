@@ -344,9 +344,9 @@ def test_transactions_are_forgotten_with_what_no_stake_answers_for(
 ) -> None:
     database, log = Database(tmp_path / "hub.sqlite"), TransactionLog()
     now = shelf.world.chain.block().time
-    for name, age in (("old", 2 * HORIZON + 20), ("young", 2 * HORIZON - 20)):
+    for nonce, (name, age) in enumerate((("old", 2 * HORIZON + 20), ("young", 2 * HORIZON - 20))):
         monkeypatch.setattr(time, "time", lambda age=age: now - age)
-        begun = log.begin(name, "publishing", 0, None, b"", 1, Attempt(name.encode(), b"", 1, 1, 0.0))
+        begun = log.begin(name, "publishing", nonce, None, b"", 1, Attempt(name.encode(), b"", 1, 1, 0.0))
         log.finish(begun, MINED, name.encode())
     monkeypatch.undo()
     shelf.forget(database, log)
