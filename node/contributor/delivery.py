@@ -44,7 +44,7 @@ class Delivery:
 
     def commit(self, files: Sequence[Made], beacon: bytes) -> MurmurationError | None:
         """Commits to files of one version on chain, whose sequence numbers follow each other, in one transaction. Returns the refusal where
-        they were not taken; then they are given up.
+        they were not taken; then they are given up, or for want of gas money kept for as long as the transaction may land.
 
         Raises what leaves open whether they will be: they stay noted, and `deliver_all` finds out.
         """
@@ -61,8 +61,11 @@ class Delivery:
         except (TransactionReverted, InsufficientFunds) as error:
             if self._c.chain.submission(run, files[0].ref).time:  # an earlier attempt was taken after all
                 return None
-            for made, submission_id in zip(files, ids, strict=True):
-                self._give_up(submission_id, made.path)
+            if isinstance(
+                error, TransactionReverted
+            ):  # else an endpoint may hold what another one refused: it may still land
+                for made, submission_id in zip(files, ids, strict=True):
+                    self._give_up(submission_id, made.path)
             return error
         for submission_id in ids:
             self._submissions.advance(submission_id, submission_log.COMMITTED)

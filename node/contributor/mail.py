@@ -7,7 +7,7 @@ follows the verdicts reads it (verdicts.py); who wants to know the rest asks her
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from protocol.clock import SYSTEM, Clock
 from protocol.gossip.messages import NeedWord, Word
@@ -24,7 +24,8 @@ _FIRST_SECONDS = 3.0  # that who wants to know something waits for the first ans
 class Mail:
     """`fetch` is called by one thread; everything else is safe to share."""
 
-    def __init__(self, node: str, trainer: str, clock: Clock = SYSTEM) -> None:
+    def __init__(self, node: str, trainer: Callable[[], str], clock: Clock = SYSTEM) -> None:
+        """`trainer` says whose word counts now: the run's owner may appoint another key."""
         self.challenged = threading.Event()
         """Set when a challenge has begun; who answers it clears this."""
         self._node, self._trainer, self._clock = node, trainer, clock
@@ -52,7 +53,7 @@ class Mail:
         wait = WAIT_SECONDS if self._heard.is_set() else 0
         while True:
             news = hub.news(
-                self._node, mark, trainer=self._trainer, also=earlier[:EARLIER_KEYS_MAX], challenge=self._challenge,
+                self._node, mark, trainer=self._trainer(), also=earlier[:EARLIER_KEYS_MAX], challenge=self._challenge,
                 tag=self._tag, wait=wait,
             )  # fmt: skip
             self._need, self._tag = news.need, news.tag

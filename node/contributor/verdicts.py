@@ -56,7 +56,7 @@ class Verdicts:
         notices: NoticeBook | None = None,
     ) -> None:
         """`notices`: what this node has seen of the run's calibration."""
-        self.mail = Mail(connection.key.address, connection.trainer, clock)
+        self.mail = Mail(connection.key.address, lambda: connection.trainer, clock)
         self._c = connection
         self._submissions = submissions
         self._clock = clock

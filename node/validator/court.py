@@ -119,6 +119,7 @@ class Court:
             state, case = (states.DECIDED, None) if self._poor.left() else to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
+            self._refused_on_chain.failed(key)  # what is smaller comes first the next time
             self._poor.failed()
             return  # cases that are settled free their bonds; the window is long
         except TransactionReverted as error:

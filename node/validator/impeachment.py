@@ -16,7 +16,7 @@ from protocol.chain.sync import Book
 from protocol.chain.types import Stage
 from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError, TransactionReverted, Unavailable
+from protocol.errors import InsufficientFunds, MurmurationError, TransactionReverted, Unavailable
 from protocol.retry import Backoff
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.money import tokens
@@ -117,8 +117,8 @@ class Impeachment:
         try:
             call = self._c.chain.impeach(self._c.run, ref, number, accepted.on_chain())
             sent = self._sender.send(call, name=f"impeach/{submission}/{accepted.validator}")
-        except TransactionReverted as error:
-            log.info("%s is not impeached for %s: %s", accepted.validator, submission[:12], error)
+        except (TransactionReverted, InsufficientFunds) as error:
+            log.warning("%s is not impeached for %s: %s", accepted.validator, submission[:12], error)
             return
         taken = tokens(sent.event(Impeached).slashed)
         log.warning("impeached %s, who had accepted %s: it lost %s", accepted.validator, submission[:12], taken)

@@ -27,7 +27,7 @@ from protocol.chain.sync import Book
 from protocol.chain.types import Case
 from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import TransactionReverted
+from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.retry import Backoff
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
@@ -190,8 +190,8 @@ class Jury:
             )
         try:
             self._sender.send(call, name=f"vote/{seat}/{number}/{int(case.again)}")
-        except TransactionReverted as error:
-            log.info("no vote on case %d against %s: %s", number, seat, error)
+        except (TransactionReverted, InsufficientFunds) as error:
+            log.warning("no vote on case %d against %s: %s", number, seat, error)
         else:
             log.info("case %d against %s: %s", number, seat, deed)
 

@@ -4,7 +4,7 @@ An endpoint may answer from any earlier state of the chain, at every call from a
 which lag, prune and are restored. So nothing follows from a receipt that is not there, nor from a count of transactions. What
 decides is a block with `depth` blocks on it, each naming the hash of the one before: however old these answers are, that block
 once was as deep, and no reorg reaches it. How deep reorgs reach each network says (networks.py); 0: there are none. Of several
-endpoints more than half of the configured ones must show the same.
+endpoints more than half must show the same, of the configured ones without those that have been silent for a minute.
 
 Covers: endpoints that lag, forget and contradict themselves; one that lies beside two honest ones. Does not cover: blocks that
 most of the endpoints, or the only one, invent.
@@ -61,6 +61,7 @@ class Finality:
 
     def _majority(self, question: Callable[[Chain], T | None], about: str) -> T | None:
         votes: Counter[T] = Counter()
+        gone = sum(map(self._chain.provider.is_gone, range(len(self._chain.singles))))
         for one in self._chain.best:
             try:
                 with one.errors(f"asking {about}"):
@@ -71,7 +72,7 @@ class Finality:
             if answer is None:
                 continue
             votes[answer] += 1
-            if votes[answer] > len(self._chain.singles) // 2:
+            if votes[answer] > (len(self._chain.singles) - gone) // 2:
                 return answer
         return None
 

@@ -186,8 +186,9 @@ class Sender:
         draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None, None, value)
         return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee), value)
 
-    def _finish(self, transaction: Transaction, *, fresh: bool = False) -> Sent:
-        """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
+    def _finish(self, transaction: Transaction, *, fresh: bool = False, waits: bool = True) -> Sent:
+        """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
+        sure that it failed; else one that failed as far as is known raises _NoReceipt at once, for its nonce is used."""
         begun, resend_at = self._clock.monotonic(), 0.0
         until, pause = begun + self._limits.deadline, max(_POLL_SECONDS, self._usual)
         while True:
@@ -205,8 +206,12 @@ class Sender:
             if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash) is False):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
+            if landed is not None and not waits:
+                raise _NoReceipt(f"{transaction.doing}: it seems to have failed, in a block that is not sure yet")
             if self._clock.monotonic() > until:
                 _TRANSACTIONS.add(outcome="late")
+                if landed is not None:
+                    raise _NoReceipt(f"{transaction.doing}: it seems to have failed, in a block that is not sure yet")
                 if self._finality.user(transaction.nonce) in self._hashes(transaction):
                     raise _NoReceipt(
                         f"{transaction.doing}: it is in the chain, and no endpoint shows whether it succeeded"
@@ -303,8 +308,10 @@ class Sender:
         ended: list[tuple[Transaction, Sent | None]] = []
         for transaction in self._journal.pending():
             try:
-                ended.append((transaction, self._finish(transaction)))
-            except TransactionReverted as error:
+                ended.append((transaction, self._finish(transaction, waits=False)))
+            except (TransactionReverted, InsufficientFunds) as error:
+                if transaction.id in {each.id for each in self._journal.pending()}:
+                    raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
                 ended.append((transaction, None))
             except _NoReceipt as error:

@@ -167,3 +167,17 @@ def test_a_reopened_database_goes_on_where_it_was(tmp_path: Path) -> None:
     assert second.add_receipt(b"2", "v", b"two", 2)
     assert [data for _, data in second.receipts(0, 10)] == [b"one", b"two"]
     second.close()
+
+
+def test_what_came_while_another_key_was_the_trainers_is_here_all_the_same(anvil: Anvil, folder: Path) -> None:
+    """Nodes and validators believe the present key alone, so it promises anew what the former one did."""
+    with open_desk(anvil, folder) as desk:
+        node, refs, _ = filled(desk)
+        world, successor = desk.world, Key.generate()
+        world.owner.send(world.chain.appoint(world.run, successor.address))
+        anvil.advance(world.chain.policy(world.run).notice)
+        desk.hub._key = successor
+        assert desk.client(node).stored(desk.submission(refs[0]), successor.address) is not None
+        desk.database.close()
+        settings, layout = run_settings(world, desk.folder.parent.parent / "run.toml")
+        assert rebuild(settings, layout, desk.spec, successor).files == 3

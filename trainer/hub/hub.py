@@ -19,6 +19,7 @@ from eth_utils import is_checksum_address
 
 from protocol import canonical, metrics
 from protocol.chain import Chain
+from protocol.chain.events import Appointed
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
@@ -147,9 +148,9 @@ class Hub:
         if address != submitted.node:
             raise Refused("this submission is another node's", FORBIDDEN)
         committed_at = await asyncio.to_thread(self._book.time, submitted)
-        known = self._db.stored(submission)
+        known = self._kept(submission)
         if known is not None:
-            return json.loads(known)
+            return known
         if self.now > committed_at + self.spec.upload_grace_seconds:
             raise Refused(f"uploaded more than {self.spec.upload_grace_seconds} s after the commitment", FORBIDDEN)
         if submission in self._writing:  # perhaps over a connection that is dead and does not know it yet
@@ -255,10 +256,20 @@ class Hub:
     # ---- reading -------------------------------------------------------------------------------------------------------
 
     def stored(self, submission: bytes) -> dict[str, Any]:
+        kept = self._kept(submission)
+        if kept is None:
+            raise Refused("not uploaded", NOT_FOUND)
+        return kept
+
+    def _kept(self, submission: bytes) -> dict[str, Any] | None:
+        """The storage receipt of a file that is here; signed anew where it came while another key was the trainer's."""
         text = self._db.stored(submission)
         if text is None:
-            raise Refused("not uploaded", NOT_FOUND)
-        return json.loads(text)
+            return None
+        stored, domain = Stored.read(json.loads(text)), self._chain.domain
+        if stored.receipt.signer(stored.signature, domain) != self._key.address:
+            stored = Stored(stored.receipt, stored.receipt.sign(self._key, domain))
+        return stored.as_json()
 
     def need(self, path: Path) -> dict[str, Any]:
         """As `signed_need`, as JSON."""
@@ -400,10 +411,14 @@ class Hub:
     def rebuild(self) -> tuple[int, int]:
         """Fills an empty database from store and chain; returns (files, receipts) found. The chain decides what counts."""
         self.learn()
+        appointed = (event.data.trainer for event in self._book.events(Appointed))
+        trainers = {self._chain.policy(self.run).trainer, self._key.address, *appointed}
         files = receipts = 0
         for _, data in self._store.objects("stored"):
             try:
-                stored = Stored.parse(json.loads(data), self._chain.domain, self._key.address)
+                stored = Stored.read(json.loads(data))
+                if stored.receipt.signer(stored.signature, self._chain.domain) not in trainers:
+                    continue
             except (MurmurationError, ValueError):
                 continue
             r = stored.receipt

@@ -21,6 +21,8 @@ from protocol.calibration_notice import CalibrationNotice
 from protocol.chain import Sender
 from protocol.chain.sync import Book
 from protocol.errors import (  # fmt: skip
+    FeeTooHigh,
+    InsufficientFunds,
     IntegrityError,
     Malformed,
     MurmurationError,
@@ -186,7 +188,8 @@ class Publisher:
             if head.number <= source or chain.publication(self._run, step).is_drawn:
                 return
             self._sender.send(chain.draw(self._run, step), name=f"draw/{self._run}/{step}/{source}")
-        except (TransactionReverted, RpcUnavailable) as error:
+        except (TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable, Unavailable) as error:
+            # nodes can draw it as well
             log.info("the beacon of version %d is not drawn yet: %s", step, error)
 
     def _count(self) -> int:
