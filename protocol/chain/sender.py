@@ -190,7 +190,10 @@ class Sender:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
         sure that it failed; else one that failed as far as is known raises _NoReceipt at once, for its nonce is used."""
         begun, resend_at = self._clock.monotonic(), 0.0
-        until, pause = begun + self._limits.deadline, max(_POLL_SECONDS, self._usual)
+        until = begun + self._limits.deadline
+        pause = max(
+            _POLL_SECONDS, self._usual / 2
+        )  # not all of it, or one slow transaction would slow down all later ones
         while True:
             landed = None if fresh else self._landed(transaction)
             if self._clock.monotonic() >= resend_at:
