@@ -162,16 +162,6 @@ def test_what_is_too_long_or_no_message_is_refused_and_stops_nothing(desk: Desk,
     assert desk.is_alive()
 
 
-def test_a_dialogue_that_nobody_ends_is_forgotten(anvil: Anvil, tmp_path: Path) -> None:
-    clock = VirtualClock()
-    with open_desk(anvil, tmp_path, clock=clock) as desk:
-        node, validator = desk.node(), desk.validator()
-        begun(desk, validator, node, 3)
-        clock.advance(DIALOGUE_SECONDS + 1)
-        assert refused(desk, node, node, SAID[3]) == 409
-        begun(desk, validator, node, 1, OTHER)
-
-
 def test_the_results_of_so_many_seats_are_kept(
     desk: Desk, node: Key, validator: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,3 +185,14 @@ def test_a_hub_that_answers_at_once_is_not_asked_without_pause(node: Key, valida
     dialogue = Dialogue(Empty(), node.address, NAME, validator.address, clock)  # type: ignore[arg-type]
     assert dialogue.hear(OPENING, 60.0) is None
     assert len(asked) <= 61
+
+
+# A desk of its own takes Anvil back to before the others' was opened: nothing may come after it.
+def test_a_dialogue_that_nobody_ends_is_forgotten(anvil: Anvil, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with open_desk(anvil, tmp_path, clock=clock) as desk:
+        node, validator = desk.node(), desk.validator()
+        begun(desk, validator, node, 3)
+        clock.advance(DIALOGUE_SECONDS + 1)
+        assert refused(desk, node, node, SAID[3]) == 409
+        begun(desk, validator, node, 1, OTHER)
