@@ -15,6 +15,9 @@ from protocol.chain.types import (
 )
 from protocol.submission import SubmissionRef
 
+_VERDICT_ROOM = 1_500_000
+"""Gas to carry out a verdict: 220,000 on one submission, 274,000 on fifteen; a case has at most 255."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -22,6 +25,9 @@ class Call:
 
     doing: str
     function: Function
+    room: int = 60_000
+    """Gas beyond the estimate, unused where nothing happens in between: two storage words more than as of the estimate, such as a bench or an
+    epoch that has moved on by a second. More where the deeds of others make the call do much more."""
 
 
 class Calls(Access):
@@ -34,7 +40,7 @@ class Calls(Access):
         return Call("sending tokens", self.token.functions.transfer(to, amount))
 
     def transfer_ether(self, to: str, wei: int) -> Call:
-        return Call("sending ETH", Function(self.ethereum, to_checksum_address(to), b"", value=wei))
+        return Call("sending ETH", Function(self.ethereum, to_checksum_address(to), b"", value=wei), room=0)
 
     def deposit(self, account: str, amount: int) -> Call:
         return Call("depositing stake", self.bonds.functions.deposit(account, amount))
@@ -135,7 +141,11 @@ class Calls(Access):
 
     def accuse(self, run: int, ref: SubmissionRef, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
         """A hard case; bit i of `samples`: sample i is false; 0: none by itself, but the sums over the seat's work. `second`: another validator's receipt, as Receipt.on_chain."""
-        return Call("accusing a node", self.court.functions.accuse(run, ref.as_tuple(), samples, evidence, second))
+        return Call(
+            "accusing a node",
+            self.court.functions.accuse(run, ref.as_tuple(), samples, evidence, second),
+            _VERDICT_ROOM,
+        )  # it may empty a soft case
 
     def appeal(self, run: int, seat: str, number: int) -> Call:
         return Call("appealing", self.court.functions.appeal(run, seat, number))
@@ -147,7 +157,7 @@ class Calls(Access):
     def vote(self, run: int, seat: str, number: int, found_false: int, found_hard: int, receipts: bytes) -> Call:
         """Bit i: submission i of the case; `receipts`: digest of what the juror hands over after the close, zeros: nothing."""
         function = self.court.functions.vote(run, seat, number, found_false, found_hard, receipts)
-        return Call("voting on an appeal", function)
+        return Call("voting on an appeal", function, _VERDICT_ROOM)  # with others before it, it decides
 
     def abstain(self, run: int, seat: str, number: int, reason: str) -> Call:
         """`reason`: at most 128 bytes."""

@@ -168,20 +168,25 @@ class Sender:
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):
-            gas = int(self._writer.estimate_gas(call.function) * _GAS_HEADROOM)
+            gas = self._gas(call)
             return gas, gas * self._fee()
+
+    def _gas(self, call: Call) -> int:
+        """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
+        gas = int(self._writer.estimate_gas(call.function) * _GAS_HEADROOM)
+        if gas > self._limits.gas:
+            raise TransactionReverted(
+                f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
+                hint="raise chain.gas_max if this is right",
+            )
+        return min(gas + call.room, self._limits.gas)
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert never gets a nonce."""
         with self.chain.errors(call.doing):
-            gas = int(self._writer.estimate_gas(call.function) * _GAS_HEADROOM)
-            if gas > self._limits.gas:
-                raise TransactionReverted(
-                    f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
-                    hint="raise chain.gas_max if this is right",
-                )
+            gas = self._gas(call)
             (target, data, value), nonce, fee = self.encode(call), self._nonce(), self._fee()
         draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None, None, value)
         return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee), value)
@@ -299,6 +304,10 @@ class Sender:
             return self._result(transaction, receipt)
         self._journal.finish(transaction, FAILED, landed, block)
         _TRANSACTIONS.add(outcome="reverted")
+        if receipt.gas_used * 64 >= transaction.gas * 63:  # what a contract calls may use no more
+            raise RpcUnavailable(
+                f"{transaction.doing}: it ran out of gas, for others' transactions came first", hint="try again"
+            )
         with self.chain.errors(transaction.doing):
             self._writer.call(
                 transaction.target, transaction.data, transaction.gas, block, transaction.value
