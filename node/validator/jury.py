@@ -87,10 +87,12 @@ class Jury:
         self._address = connection.key.address
         self._backoff = Backoff(retry_seconds, clock=clock)
 
-    def serve(self, appeals: Sequence[CaseEntry], now: int) -> bool:
+    def serve(self, appeals: Sequence[CaseEntry], now: int, *, has_heard: bool = True) -> bool:
         """Judges one submission of a case, and votes when that was the last; False when there is none. `appeals`: cases that
-        wait for votes; `now` in block time."""
-        return any(entry.name not in self._backoff and self._serve(entry, now) for entry in appeals)
+        wait for votes; those appealed first have the least time left. `now` in block time. `has_heard`: whether others' words are known, on which
+        some cases stand; they are waited for during half of the time to vote, for a hub that is down excuses no silence."""
+        first = sorted(appeals, key=lambda entry: entry.position)
+        return any(entry.name not in self._backoff and self._serve(entry, now, has_heard) for entry in first)
 
     def hand_over(self, open_cases: Sequence[CaseEntry]) -> None:
         """Has the receipts of cases that are over posted to the hub, but where this validator's first word is there already."""
@@ -100,11 +102,13 @@ class Jury:
                 continue  # a reorg took the case: it may come back
             self._log.hand_over(name)
 
-    def _serve(self, entry: CaseEntry, now: int) -> bool:
+    def _serve(self, entry: CaseEntry, now: int, has_heard: bool) -> bool:
         name = entry.name
         case = self._open_to_me(entry, now)
         if case is None:
             self._backoff.hold(name, _LOOK_SECONDS)
+            return False
+        if not has_heard and now < case.deadline - self._c.policy.vote / 2:
             return False
         members = {i: ref for i, ref in enumerate(entry.refs) if case.members >> i & 1}
         found = self._found(name, members)
@@ -198,14 +202,14 @@ class Jury:
 
 def ballot(case: Case, found: Mapping[int, Opinion]) -> BallotPaper | None:
     """The vote of a juror that found this in submissions of a case; None: none, for it knows nothing of any."""
-    known = {i: said for i, one in found.items() if (said := _finding(case, one)) is not None}
+    known = {i: said for i, one in found.items() if (said := finding(case, one)) is not None}
     if not known:
         return None
     found_false = sum(1 << i for i, (is_false, _) in known.items() if is_false)
     return BallotPaper(found_false, sum(1 << i for i, (_, is_hard) in known.items() if is_hard), tuple(sorted(known)))
 
 
-def _finding(case: Case, one: Opinion) -> tuple[bool, bool] | None:
+def finding(case: Case, one: Opinion) -> tuple[bool, bool] | None:
     """(false, hard) of a submission; None where this juror does not know."""
     if one.outcome == Outcome.ACCEPT:
         return None if one.is_doubtful else (False, False)

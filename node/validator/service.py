@@ -36,6 +36,7 @@ from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
 from node.validator.recount import Recount
 from node.validator.settings import JudgeSettings
+from node.validator.standing_by import StandingBy
 from node.validator.undecided import Undecided
 from node.validator.workload import Workload
 from protocol import metrics, statistics
@@ -150,6 +151,9 @@ class ValidatorService:
         self._jury = Jury(
             connection, self._book, sender, self._judgements, self._judge_for_jury, settings.retry_seconds, clock
         )
+        self._standing_by = StandingBy(
+            connection, self._book, sender, self._judgements, self._judge_for_jury, settings.retry_seconds, clock
+        )
         self._undecided = Undecided(connection, self._book, sender, self._judgements, settings.retry_seconds, clock)
         self._impeachment = Impeachment(
             connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
@@ -208,7 +212,8 @@ class ValidatorService:
         reached = self._listen(now)
         self._hear(now)
         has_heard = reached and self._receipts.is_complete
-        judged = has_heard and self._judge(now)  # or it would contradict what it has not heard
+        judged = has_heard and self._judge_one()  # or it would contradict what it has not heard
+        judged = self._serve_court(now, has_heard=has_heard) or judged
         self._findings.decide(self._of_serving, self._book.validators(now), now, has_heard=has_heard)
         self._court.challenge(now, self._receipts.of)
         self._undecided.turn(self._cases, now)
@@ -253,8 +258,8 @@ class ValidatorService:
 
     def _awaited(self) -> set[bytes]:
         """Roots of the files that may still be judged, for this validator's own verdict or for a jury."""
-        appealed = {ref.root for case in self._cases if case.is_appealed for ref in case.refs}
-        return self._workload.roots | appealed
+        cases = (case for case in self._cases if case.is_appealed or self._standing_by.concerns(case))
+        return self._workload.roots | {ref.root for case in cases for ref in case.refs}
 
     def _listen(self, now: int) -> bool:
         """Takes in what the hub has to tell; False where it cannot be asked. Where nothing here waits for others' words, the doorbell says
@@ -324,10 +329,11 @@ class ValidatorService:
 
     # ---- judging -------------------------------------------------------------------------------------------------------
 
-    def _judge(self, now: int) -> bool:
-        """Judges the next submission, and one for a jury besides: no queue shall keep a jury waiting. False when there was neither."""
-        judged = self._judge_one()
-        return self._jury.serve([case for case in self._cases if case.is_appealed], now) or judged
+    def _serve_court(self, now: int, *, has_heard: bool) -> bool:
+        """Judges what a case waits for, whatever else waits: one submission for a jury, and one that this validator answers for. False when there was neither."""
+        appealed = [case for case in self._cases if case.is_appealed]
+        served = self._jury.serve(appealed, now, has_heard=has_heard)
+        return self._standing_by.turn(self._cases, now) or served
 
     def _judge_one(self) -> bool:
         """Judges the next submission that is this validator's to judge; False when there is none just now.
