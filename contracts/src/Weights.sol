@@ -25,6 +25,7 @@ contract Weights is IWeights {
     ICourt public immutable court;
     IBench private immutable bench;
     mapping(uint256 run => Trainer) internal _trainers;
+    mapping(uint256 run => address[]) internal _before;
     mapping(uint256 run => mapping(uint32 step => bytes32)) internal _manifests;
     mapping(uint256 run => mapping(uint32 step => uint256 block_)) internal _redrawn; // source, where the first was missed
 
@@ -45,6 +46,11 @@ contract Weights is IWeights {
     function successor(uint256 run) external view returns (address trainer_, uint256 from) {
         Trainer storage t = _trainers[run];
         if (block.timestamp < t.from) (trainer_, from) = (t.next, t.from);
+    }
+
+    /// @inheritdoc IWeights
+    function replaced(uint256 run) external view returns (address[] memory) {
+        return _before[run];
     }
 
     /// @inheritdoc IWeights
@@ -113,7 +119,10 @@ contract Weights is IWeights {
         if (msg.sender != p.owner) revert Denied(msg.sender);
         if (trainer_ == address(0)) revert ZeroAddress();
         Trainer storage t = _trainers[run];
-        t.current = trainer(run);
+        address current = trainer(run);
+        t.current = current;
+        address[] storage before = _before[run];
+        if (before.length == 0 || before[before.length - 1] != current) before.push(current);
         (t.next, t.from) = (trainer_, uint40(block.timestamp + p.notice)); // fits as in Runs: until the year 36,812
         emit Appointed(run, trainer_, t.from);
     }

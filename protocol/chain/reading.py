@@ -140,6 +140,11 @@ class ChainReads(Access):
         found: ChecksumAddress = self._call("reading the trainer", self.weights.functions.trainer(run))
         return found
 
+    def replaced_trainers(self, run: int) -> tuple[ChecksumAddress, ...]:
+        """Keys that another was appointed to replace, as the trainer's, the earliest first; the one of now is among them while its
+        successor waits, or where it has come back."""
+        return tuple(self._call("reading the trainer", self.weights.functions.replaced(run)))
+
     def next_trainer(self, run: int) -> tuple[ChecksumAddress, int] | None:
         """(the key that follows, from when in block time); None where none was appointed."""
         trainer, since = self._call("reading the trainer", self.weights.functions.successor(run))

@@ -101,7 +101,8 @@ class Connection:
         self._directory = Directory(host)
         self._clock = clock
         self._kept_spec = kept_spec
-        self._trainers: list[ChecksumAddress] = []  # as they were seen, the present one last
+        self._trainer: ChecksumAddress | None = None  # as it was seen last
+        self._replaced: tuple[ChecksumAddress, ...] = ()
         self._trainer_until = float("-inf")
         self._hub: HubClient | None = None
         self._located: RunLocation | None = None
@@ -120,18 +121,22 @@ class Connection:
         now = self._clock.monotonic()
         if now >= self._trainer_until:
             try:
-                self._trainers.append(self.chain.trainer(self.run))
+                found = self.chain.trainer(self.run)
+                if found != self._trainer:
+                    self._replaced = self.chain.replaced_trainers(self.run)
+                self._trainer = found
             except RpcUnavailable:
-                if not self._trainers:
+                if self._trainer is None:
                     raise
             self._trainer_until = now + _TRAINER_SECONDS
-        return self._trainers[-1]
+        assert self._trainer is not None
+        return self._trainer
 
     @property
     def former_trainers(self) -> tuple[ChecksumAddress, ...]:
-        """Keys that were the trainer's before, as far as this role knows: the run's first one, and those it has seen."""
+        """Keys that were the trainer's before: what they signed is still served."""
         present = self.trainer
-        return tuple(dict.fromkeys(key for key in (self.policy.trainer, *self._trainers) if key != present))
+        return tuple(dict.fromkeys(key for key in self._replaced if key != present))
 
     @cached_property
     def spec(self) -> RunSpec:

@@ -31,6 +31,9 @@ interface IWeights {
     /// @notice The key that follows, and from when; zero: none was appointed.
     function successor(uint256 run) external view returns (address trainer_, uint256 from);
 
+    /// @notice Keys that another was appointed to replace, the earliest first: what they signed is still served.
+    function replaced(uint256 run) external view returns (address[] memory);
+
     /// @notice Number of publications; the head is the one before.
     function published(uint256 run) external view returns (uint32);
 

@@ -140,6 +140,21 @@ contract PublishTest is World {
         assertEq(weights.trainer(run), TRAINER);
         pass(NOTICE);
         assertEq(weights.trainer(run), operators[0]);
+        assertEq(weights.replaced(run).length, 1); // STRANGER never was the trainer
+    }
+
+    function test_every_key_that_was_replaced_is_known() public {
+        address[3] memory keys = [STRANGER, TRAINER, operators[0]]; // the first one comes back
+        for (uint256 i; i < keys.length; ++i) {
+            vm.prank(OWNER);
+            weights.appoint(run, keys[i]);
+            pass(NOTICE);
+        }
+        address[] memory before = weights.replaced(run);
+        assertEq(before.length, 3);
+        assertEq(before[0], TRAINER);
+        assertEq(before[1], STRANGER);
+        assertEq(before[2], TRAINER);
     }
 
     function test_only_the_owner_appoints_and_somebody() public {

@@ -233,6 +233,8 @@ class Run:
     """What vouchers signed by the trainer have paid, by the window it was in."""
     appointed: list[tuple[int, str]] = field(default_factory=list)
     """(from when, the trainer's key), of those after the first."""
+    replaced: list[str] = field(default_factory=list)
+    """Trainer's keys that another was appointed to replace."""
     publications: list[Publication] = field(default_factory=list)
     seats: dict[str, Seat] = field(default_factory=dict)
     validators: dict[str, Validator] = field(default_factory=dict)

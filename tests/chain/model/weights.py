@@ -45,6 +45,8 @@ class Weights(Budgets):
         """After the notice; until then the key of now goes on, and an appointment before that has not come is void."""
         r = self.runs[run]
         require(by == r.policy.owner, "Denied")
+        if r.replaced[-1:] != [r.trainer(at)]:
+            r.replaced.append(r.trainer(at))
         r.appointed = [(since, key) for since, key in r.appointed if at >= since]
         r.appointed.append((at + r.policy.notice, trainer))
 
