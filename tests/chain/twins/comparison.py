@@ -84,7 +84,7 @@ class Comparison:
 
     def _weights(self, m: Model, number: int, run: Run, now: int, height: int) -> Iterator[Reading]:
         yield self._reading("weights", "trainer", [number], _address(run.trainer(now)))
-        yield self._reading("weights", "replaced", [number], [_address(key) for key in run.replaced])
+        yield self._reading("weights", "replaced", [number], tuple(map(_address, run.replaced)))
         since, key = next(((since, key) for since, key in run.appointed if since > now), (0, None))
         yield self._reading("weights", "successor", [number], (_address(key), since))
         yield self._reading("weights", "published", [number], len(run.publications))
