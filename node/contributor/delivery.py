@@ -42,16 +42,20 @@ class Delivery:
         self._rollouts = rollouts
         self._say = say
 
+    def note(self, files: Sequence[Made]) -> None:
+        """Puts files into the log, as made; whatever ends the node after that, they are delivered if they are committed to."""
+        run, now = self._c.run, self._c.block_time()
+        for made in files:
+            self._submissions.add(made.ref, made.ref.submission_id(run), made.units, now)
+
     def commit(self, files: Sequence[Made], beacon: bytes) -> MurmurationError | None:
-        """Commits to files of one version on chain, whose sequence numbers follow each other, in one transaction. Returns the refusal where
+        """Commits to noted files of one version on chain, whose sequence numbers follow each other, in one transaction. Returns the refusal where
         they were not taken; then they are given up, or for want of gas money kept for as long as the transaction may land.
 
         Raises what leaves open whether they will be: they stay noted, and `deliver_all` finds out.
         """
-        run, now = self._c.run, self._c.block_time()
+        run = self._c.run
         ids = [made.ref.submission_id(run) for made in files]
-        for made, submission_id in zip(files, ids, strict=True):
-            self._submissions.add(made.ref, submission_id, made.units, now)
         try:
             if len(files) == 1:
                 call = self._c.chain.submit(run, files[0].ref, files[0].units, beacon)

@@ -295,7 +295,9 @@ class Worker:
 
     def _commit(self, head: Publication | None) -> None:
         """Commits what was made, and uploads it."""
-        made, self._made = self._made, []
+        made = self._made
+        self._delivery.note(made)
+        self._made = []  # only now: what is in no log would be lost where an endpoint fails
         place = made[0].place
         self._say("submitting", step=place.step, sequence=place.sequence)
         with self._stop.finish_first():

@@ -151,7 +151,7 @@ class SourceExplorer:
             with requests.request(
                 method, self._url, timeout=_TIMEOUT_SECONDS, stream=True, allow_redirects=False, **sent
             ) as answer:
-                body = next(answer.iter_content(_ANSWER_BYTES_MAX), b"")
+                body = _body(answer)
                 if answer.status_code == requests.codes.too_many_requests:
                     return False, "rate limit"
                 if answer.status_code != requests.codes.ok:
@@ -163,6 +163,16 @@ class SourceExplorer:
                 f"the explorer did not answer as one does ({type(error).__name__})",
                 hint="check --explorer, and try again",
             ) from None  # the error's text may hold the key
+
+
+def _body(answer: requests.Response) -> bytes:
+    """At most _ANSWER_BYTES_MAX of it: then it is no JSON."""
+    body = b""
+    for part in answer.iter_content(_ANSWER_BYTES_MAX):  # a chunked answer comes in parts, however many are asked for
+        body += part
+        if len(body) > _ANSWER_BYTES_MAX:
+            break
+    return body[:_ANSWER_BYTES_MAX]
 
 
 def _hint(said: str) -> str:

@@ -32,6 +32,8 @@ class StandIn:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -49,9 +51,11 @@ class StandIn:
                     {"status": str(int(is_yes)), "message": "OK" if is_yes else "NOTOK", "result": said}
                 ).encode()
                 self.send_response(200)
-                self.send_header("Content-Length", str(len(text)))
+                self.send_header("Transfer-Encoding", "chunked")  # in parts, as explorers behind a proxy do
                 self.end_headers()
-                self.wfile.write(text)
+                for part in (text[:7], text[7:], b""):
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+                    self.wfile.flush()
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from node.contributor import submission_log as states
+from node.contributor.generation import Made
 from node.contributor.worker import Worker
 from node.engine.torch_engine import TorchEngine
 from protocol.chain.events import Submitted
+from protocol.errors import RpcUnavailable
 from protocol.identity import Key
 from tests.clock import eventually
 from tests.node.stage import Stage, running
@@ -55,6 +61,26 @@ def test_a_new_version_makes_it_commit_to_what_it_has_of_the_last_one(stage: Sta
         assert {s.step for s in submitted(stage)} == {0}
         assert worker._made[0].place.step == 1
         assert not worker.submissions.all(states.LOST)
+
+
+def test_what_is_made_is_not_lost_where_the_endpoint_fails_before_it_is_noted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = patient(stage, node)
+    note, failures = worker._delivery.note, iter([RpcUnavailable("the endpoint is away")])
+
+    def fail_once(files: Sequence[Made]) -> None:
+        for error in failures:
+            raise error
+        note(files)
+
+    monkeypatch.setattr(worker._delivery, "note", fail_once)
+    most = stage.world.chain.policy(stage.world.run).max_per_step
+    with running(worker):
+        eventually(lambda: stored(stage, node) == most, within=60, what="all is committed and uploaded")
+    assert len(worker.submissions.all(states.STORED)) == most
 
 
 def test_who_stops_it_loses_nothing_of_what_is_made(stage: Stage) -> None:

@@ -34,6 +34,7 @@ def test_a_file_is_given_up_only_where_its_commitment_cannot_land(
     log, sender = SubmissionLog(tmp_path / "submissions.sqlite"), SimpleNamespace(send=send)
     delivery = Delivery(connection, log, sender, tmp_path, lambda *_, **__: None)  # type: ignore[arg-type]
     made: Any = SimpleNamespace(ref=ref, units=5, path=path)
+    delivery.note([made])
     assert delivery.commit([made], bytes(32)) is refusal
     kept = log.get(ref.submission_id(1))
     assert kept is not None
