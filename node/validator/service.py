@@ -10,18 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
 
 from node.engine import EngineSettings
-from node.judging.bitwise import OTHER_BITS
-from node.judging.candidate import Checked, Commitment, PrefillPlan, uncovered
 from node.judging.equipment import Unfit
 from node.judging.evidence import EvidenceStore
-from node.judging.history import NOWHERE, History, suspected
-from node.judging.judge import capped, details
-from node.judging.rules import available
 from node.validator import judgement_log as states
+from node.validator.attempt import Attempts, Judged
 from node.validator.bench import Bench
 from node.validator.challenger import Challenger
 from node.validator.court import Court
@@ -30,8 +24,9 @@ from node.validator.findings import Findings
 from node.validator.history import Histories
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
-from node.validator.jury import Jury, Opinion
+from node.validator.jury import Jury
 from node.validator.only_copy import OnlyCopy
+from node.validator.opinions import Opinions
 from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
 from node.validator.recount import Recount
@@ -39,13 +34,10 @@ from node.validator.settings import JudgeSettings
 from node.validator.standing_by import StandingBy
 from node.validator.undecided import Undecided
 from node.validator.workload import Workload
-from protocol import metrics, statistics
+from protocol import metrics
 from protocol.chain.events import Appealed, Challenged, ChallengedAgain, Settled
 from protocol.chain.transaction_log import TransactionLog
-from protocol.chain.types import Case
-from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
-from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
 from protocol.gossip.messages import VERDICT
 from protocol.history import kept_seconds
@@ -55,8 +47,7 @@ from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
-from protocol.submission import SubmissionRef
-from protocol.verdict import HISTORY, Details, Outcome, Receipt
+from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
@@ -75,22 +66,6 @@ _PENDING = metrics.gauge("murmur_validator_pending", "Submissions that wait to b
 _PATIENCE = 16  # a file or weights that have been missing for so many seconds is asked for again after one more
 _TURN_SECONDS = 10.0  # of attempts that fail, before court and jury have their turn
 _REST_MOST = 60.0  # seconds between attempts at a judgement that cannot be made
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A judgement, and what it was made of."""
-
-    commitment: Commitment
-    plan: PrefillPlan
-    details: Details
-    near: int = 0
-    """Rows of which something lies nearer to its hard limit than to its soft one (bits)."""
-    history: History | None = None
-    clears: bool = False
-    """Whether the seat's sums, as far as this validator took them itself, speak for it (node/judging/history.py)."""
-    other_build: str = ""
-    """As Checked has it."""
 
 
 class ValidatorService:
@@ -137,7 +112,11 @@ class ValidatorService:
             if budget is None
             else Histories(self._book, spec.verification, self._address, self._receipts.stored, self._own_receipt)
         )
-        self._recount = Recount(self._bench, self._book, self._address, self._now)
+        self._attempts = Attempts(connection, self._book, self._bench, self._histories, self._now)
+        recount = Recount(self._bench, self._book, self._address, self._now)
+        self._opinions = Opinions(
+            connection, self._book, self._bench, self._attempts, self._histories, recount, self._receipts.stored, clock
+        )
         self._workload = Workload(
             self._book, self._judgements, self._receipts, self._address, needed=spec.verification.validators_needed,
             window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
@@ -149,10 +128,10 @@ class ValidatorService:
         )
         self._adopt, self._is_sure = adopt, False  # whether what was heard in an earlier life was looked at
         self._jury = Jury(
-            connection, self._book, sender, self._judgements, self._judge_for_jury, settings.retry_seconds, clock
+            connection, self._book, sender, self._judgements, self._opinions.of, settings.retry_seconds, clock
         )
         self._standing_by = StandingBy(
-            connection, self._book, sender, self._judgements, self._judge_for_jury, settings.retry_seconds, clock
+            connection, self._book, sender, self._judgements, self._opinions.of, settings.retry_seconds, clock
         )
         self._undecided = Undecided(connection, self._book, sender, self._judgements, settings.retry_seconds, clock)
         self._impeachment = Impeachment(
@@ -371,7 +350,7 @@ class ValidatorService:
     def _try(self, task: JudgementTask) -> bool:
         try:
             with _JUDGING.time():
-                judged = self._judge_task(task)
+                judged = self._attempts.judge(task)
             if judged is not None:
                 self._findings.take(judged.details, self._book.validators(self._now()), self._receipts)
                 if self._histories:
@@ -396,7 +375,7 @@ class ValidatorService:
         _log(judged.details)
         return True
 
-    def _keep_evidence(self, judged: _Judged) -> None:
+    def _keep_evidence(self, judged: Judged) -> None:
         """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""
         try:
             ref = judged.commitment.ref
@@ -425,105 +404,6 @@ class ValidatorService:
     def _is_closed(self, submission_id: bytes) -> bool:
         judgement = self._judgements.get(submission_id)
         return judgement is None or judgement.state == states.CLOSED
-
-    def _in_full(self, task: JudgementTask) -> bool:
-        newcomer = self._c.spec.verification.newcomer_submissions
-        return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
-
-    def _judge_task(
-        self, task: JudgementTask, *, in_full: bool = False, suspected: tuple[str, ...] = ()
-    ) -> _Judged | None:
-        """The judgement; None while file or weights may still arrive, or the commitment of a false one is one endpoint's word.
-        Raises what keeps a rule from running."""
-        is_sure = self._book.is_sure(task.submission)
-        if task.is_doubtful and not is_sure:
-            return None
-        found = self._found(task, in_full=in_full, suspected=suspected)
-        task.is_doubtful = found is not None and found.details.outcome != Outcome.ACCEPT and not is_sure
-        return None if task.is_doubtful else found
-
-    def _found(self, task: JudgementTask, *, in_full: bool, suspected: tuple[str, ...]) -> _Judged | None:
-        now, path = self._now(), self._bench.fetch(task.submission.root)
-        if path is not None:
-            commitment = self._bench.commitment(task.submission)
-            histories = self._histories
-            before = None if histories is None else partial(histories.before, task.submission)
-            plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now, alternatives=suspected)
-            plan, checked = replace(plan, examined=task.unexamined), Checked()
-            try:
-                found = self._bench.judge(commitment, path, plan, now, checked, before)
-            finally:
-                task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
-            if found is None:
-                return None
-            done = replace(plan, examined=tuple(checked.examined), alternatives=tuple(checked.alternatives))
-            return _Judged(commitment, done, found, checked.near, checked.history, other_build=checked.other_build)
-        grace = self._c.spec.upload_grace_seconds
-        is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
-        if not is_due or self._c.hub.stored(task.id, self._c.trainer) is not None:
-            return None
-        commitment = self._bench.commitment(task.submission)
-        plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)
-        missing = available.missing(grace)
-        return _Judged(commitment, plan, details(self._bench.context, commitment, missing, now, secret=plan.secret))
-
-    def _judge_for_jury(self, ref: SubmissionRef, case: Case) -> Opinion | None:
-        """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
-        submission = self._book.submission(ref.submission_id(self._c.run))
-        if submission is None:
-            return None
-        try:
-            task = JudgementTask(submission, self._book.time(submission), self._clock.monotonic())
-            with about(submission.id):
-                named = self._suspected_by(submission, case)
-                judged = self._judge_task(task, in_full=True, suspected=named)
-        except Exception as error:  # the supervisor of one judgement: all others go on
-            if machine.trouble(error) or isinstance(error, Unfit):
-                raise
-            known = isinstance(error, MurmurationError)
-            log.warning("no verdict on %s for the jury yet: %s", ref.root.hex()[:12], error, exc_info=not known)
-            return None
-        if judged is None:
-            return None
-        by_sums = judged.history is not None and self._is_by_sums(submission.id, case)
-        if judged.history is not None and by_sums and judged.details.outcome == Outcome.ACCEPT:
-            judged = self._recounted(judged, judged.history, named)
-        self._bench.discard(ref.root)
-        other_bits = bool(judged.other_build) and not case.hard and self._is_by_bits(submission.id, case)
-        return Opinion(judged.details, judged.near, (by_sums and not judged.clears) or other_bits)
-
-    def _is_by_sums(self, submission_id: bytes, case: Case) -> bool:
-        """Whether a case stands on the sums over the seat's work."""
-        if case.hard:
-            return case.samples == NOWHERE
-        said = self._receipts.stored(submission_id).get(case.challenger)
-        return said is not None and said.details.rule == HISTORY
-
-    def _is_by_bits(self, submission_id: bytes, case: Case) -> bool:
-        """Whether a case stands on bits that only a machine of the same build can compare."""
-        said = self._receipts.stored(submission_id).get(case.challenger)
-        return said is not None and said.details.measured == OTHER_BITS
-
-    def _suspected_by(self, submission: Submission, case: Case) -> tuple[str, ...]:
-        """The named alternatives that the challenger's own receipts speak of, up to a submission: a juror that has not looked for them could call it wrong."""
-        if self._histories is None or not self._is_by_sums(submission.id, case):
-            return ()
-        before = self._histories.before(submission, self._bench.notice(submission.step))
-        earlier = [bytes.fromhex(one.submission) for one in before.counted]
-        said = [self._receipts.stored(one).get(case.challenger) for one in (*earlier, submission.id)]
-        sums = statistics.total(statistics.decode(one.details.sums) for one in said if one is not None)
-        return suspected(sums, before.budget)
-
-    def _recounted(self, judged: _Judged, history: History, suspected: tuple[str, ...] = ()) -> _Judged:
-        """The same after a look of one's own at more of what the seat did, as these alternatives too."""
-        history, d = self._recount.of(history, suspected), judged.details
-        this = statistics.decode(d.sums)
-        finding = capped(history.finding(this, d.tokens_checked), uncovered(self._c.spec, judged.commitment.hardware))
-        if finding is None:
-            return replace(judged, history=history, clears=history.weigh(this, d.tokens_checked, suspected).clears)
-        context, secret = self._bench.context, judged.plan.secret
-        found = details(context, judged.commitment, finding, d.time, secret=secret, history=history)
-        return replace(judged, details=found, history=history)
 
     def _now(self) -> int:
         """Block time."""

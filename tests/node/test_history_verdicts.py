@@ -18,8 +18,9 @@ from node.judging.evidence import Evidence
 from node.judging.history import CountedReceipt, History
 from node.judging.judge import details
 from node.judging.replay import compare, replay
+from node.validator.attempt import Judged
 from node.validator.jury import Opinion, ballot
-from node.validator.service import ValidatorService, _Judged
+from node.validator.opinions import Opinions
 from protocol import canonical, eprocess, history, statistics
 from protocol.chain.types import Case, Role
 from protocol.chain.types import Stage as CaseStage
@@ -200,8 +201,8 @@ def test_a_juror_that_recounts_slashes_nobody_in_a_class_that_nobody_calibrated(
             _recount=SimpleNamespace(of=lambda history, _, again=grossly: again), _bench=SimpleNamespace(context=own.context),
             _c=SimpleNamespace(spec=own.spec),
         )  # fmt: skip
-        judged = _Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly)
-        again = ValidatorService._recounted(service, judged, grossly)
+        judged = Judged(candidate.commitment, PrefillPlan(1.0, b"\1" * 32), said, 0, grossly)
+        again = Opinions._recounted(service, judged, grossly)
         found[hardware] = vote(0, Opinion(again.details, 0))
     assert found == {0: (1, 1), 1: (1, 0)}
 
@@ -269,11 +270,11 @@ def test_a_cooler_temperature_is_convicted_by_its_sums_and_an_honest_seat_beside
 def juror(said: Any) -> Any:
     """As far as it asks what the challenger has said of a submission."""
     service: Any = SimpleNamespace(
-        _receipts=SimpleNamespace(stored=lambda _: {"challenger": SimpleNamespace(details=said)}),
+        _receipts=lambda _: {"challenger": SimpleNamespace(details=said)},
         _histories=SimpleNamespace(before=lambda *_: History(BUDGET, 0, [entry(blameless(40), own=False)])),
         _bench=SimpleNamespace(notice=lambda _: None),
     )  # fmt: skip
-    service._is_by_sums = lambda submission, case: ValidatorService._is_by_sums(service, submission, case)
+    service._is_by_sums = lambda submission, case: Opinions._is_by_sums(service, submission, case)
     return service
 
 
@@ -284,11 +285,11 @@ def test_a_juror_looks_for_the_alternative_that_the_accuser_s_own_receipts_speak
     case: Any = SimpleNamespace(hard=hard, samples=0, challenger="challenger")
     submission: Any = SimpleNamespace(id=bytes(32), step=0)
     service = juror(SimpleNamespace(sums=sums, rule=rule))
-    found = ValidatorService._suspected_by(service, submission, case)
+    found = Opinions._suspected_by(service, submission, case)
     assert found == (("int8",) if rule == HISTORY else ())
 
 
 @pytest.mark.parametrize(("measured", "by_bits"), [("other bits", True), ("0.5", False)])
 def test_only_a_case_about_bits_is_left_to_machines_of_the_build(measured: str, by_bits: bool) -> None:
     case: Any = SimpleNamespace(challenger="challenger")
-    assert ValidatorService._is_by_bits(juror(SimpleNamespace(measured=measured)), bytes(32), case) is by_bits
+    assert Opinions._is_by_bits(juror(SimpleNamespace(measured=measured)), bytes(32), case) is by_bits

@@ -217,7 +217,7 @@ def test_attempts_that_fail_keep_nobody_from_the_court(
         clock.advance(40)
         raise Unavailable("the hub does not answer")
 
-    monkeypatch.setattr(service, "_judge_task", fail)
+    monkeypatch.setattr(service._attempts, "judge", fail)
     service.turn()
     assert len(attempts) == 1
 
