@@ -11,4 +11,6 @@ commands/       `murmur validator …`                     settings.py       val
 fetches.py      brings weights, beside the turn          only_copy.py      whether the key works elsewhere
 history.py      what receipts say of a seat together      recount.py       a juror's own look at more of it
 alternatives.py  which work is prefilled again, and as what
+attempt.py      one judgement, or what it waits for       opinions.py       what a juror finds
+standing_by.py  appeals where others call false what it accepted
 """
