@@ -337,3 +337,18 @@ def test_a_beacon_that_everybody_missed_is_made_of_a_later_block(bench: Bench) -
         assert chain.beacon_source(run, 0) > before + 256
         looks(publisher, blocks=3)
         assert chain.publication(run, 0).is_drawn
+
+
+def test_a_hub_that_cannot_pay_for_a_draw_goes_on_and_draws_later(bench: Bench) -> None:
+    """Publishing waits for money as well; what has been published must be served meanwhile."""
+    world = bench.world
+    bench.put(0)
+    with bench.life() as publisher:
+        turn_until_idle(publisher)
+        has = world.chain.balance(world.trainer.key.address)
+        world.anvil.give(world.trainer.key.address, 1)
+        looks(publisher, blocks=2)
+        assert not world.chain.publication(world.run, 0).is_drawn
+        world.anvil.give(world.trainer.key.address, has)
+        looks(publisher, blocks=1)
+        assert world.chain.publication(world.run, 0).is_drawn

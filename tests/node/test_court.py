@@ -9,9 +9,11 @@ from starlette.responses import PlainTextResponse
 from swarm.world import TOKEN
 
 from node.validator import judgement_log as states
+from node.validator.court import Court
 from node.validator.judgement_log import Judgement
 from node.validator.service import ValidatorService
 from protocol.chain.types import Role, State
+from protocol.errors import InsufficientFunds
 from protocol.verdict import Outcome, Receipt
 from tests.node.judging import inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
@@ -211,6 +213,27 @@ def test_without_stake_for_a_bond_the_service_goes_on_and_tries_again(stage: Sta
     world.owner.send(world.chain.deposit(service._address, bond))
     world.sender(service._c.key).send(world.chain.reinforce(world.run, bond))
     until(lambda: all(panel.state(m.ref) == State.CHALLENGED for m in made), service, what="the second case")
+
+
+def test_a_case_larger_than_the_lock_keeps_no_smaller_one_waiting(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = stage.seated(), stage.seated()
+    stage.publish()
+    service = panel.seat()
+    made = {node.address: softly_wrong(stage, node)[0] for node in (large, small)}
+    refused: list[str] = []
+
+    def covered(self: Court, judgements: list[Judgement]) -> list[Judgement]:
+        if judgements[0].node == large.address:
+            refused.append(large.address)
+            raise InsufficientFunds("more than the lock", hint="reinforce")
+        return judgements
+
+    monkeypatch.setattr(Court, "_covered", covered)
+    past_grace(stage)
+    until(lambda: panel.state(made[small.address].ref) == State.CHALLENGED, service, what="the smaller case")
+    assert refused
 
 
 @one_bond

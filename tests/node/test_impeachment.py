@@ -69,6 +69,20 @@ def test_who_accepted_what_was_convicted_loses_one_bond(
     assert event.slashed == chain.policy(run).bond == before - chain.validator(run, careless._address).locked
 
 
+def test_a_validator_that_cannot_pay_for_it_goes_on(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = convicted_though_accepted(stage, panel, monkeypatch)
+    with monkeypatch.context() as meanwhile:
+        for service in (first, second):
+            meanwhile.setattr(service._impeachment, "turn", lambda: None)
+        until(lambda: first._book.events(Settled), first, second, what="the verdict")
+    for service in (first, second):
+        stage.world.anvil.give(service._address, 1)
+    rounds(first, second)
+    assert not impeached(stage)
+
+
 def test_before_the_verdict_is_final_nobody_is_impeached(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

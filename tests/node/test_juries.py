@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from swarm.world import TOKEN
 
+from node.validator import jury
 from protocol.chain.types import Role, State
 from tests.node.judging import inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
@@ -121,3 +122,23 @@ def test_what_a_juror_fetched_is_gone_when_the_case_ended_without_it(
     world.anvil.advance(world.chain.policy(world.run).vote)
     world.sender(node).send(world.chain.settle(world.run, node.address, 1))
     until(lambda: not list(juror._bench._files.iterdir()), juror, what="nothing is left of it")
+
+
+def test_a_juror_that_cannot_pay_for_its_vote_goes_on_and_votes_later(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, world, liar, key = stage.seated(), stage.world, stage.validator(), stage.validator()
+    stage.publish()
+    monkeypatch.setattr(jury, "_LOOK_SECONDS", 0.01)
+    juror = panel.start(key)
+    made = stage.make(node)
+    stage.submit(node, made)
+    world.accuse(liar, made.ref)
+    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
+    has = world.chain.balance(key.address)
+    world.anvil.give(key.address, 1)
+    until(lambda: juror._judgements.opinions((node.address, 1)), juror, what="its opinion")
+    rounds(juror)
+    assert panel.state(made.ref) == State.APPEALED
+    world.anvil.give(key.address, has)
+    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
