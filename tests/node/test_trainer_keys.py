@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+from node.contributor.mail import Mail
 from node.versions import Versions
+from protocol.hub.listing import Mark
 from protocol.identity import Key
 from tests.node.stage import Stage
 
@@ -22,3 +27,18 @@ def test_a_role_that_starts_later_takes_what_any_former_key_signed(stage: Stage)
     for publication in published:
         assert versions.folder(publication).is_dir()
     versions.close()
+
+
+def test_a_node_that_goes_on_believes_the_hub_of_whoever_is_the_trainer_now() -> None:
+    trainer, believed = "0xa", []
+
+    def news(*_: object, trainer: str, **__: object) -> Any:
+        believed.append(trainer)
+        return SimpleNamespace(need=None, tag="", challenge="", receipts=[])
+
+    hub: Any = SimpleNamespace(news=news)
+    mail = Mail("0xnode", lambda: trainer)
+    assert list(mail.fetch(hub, Mark(0))) == []
+    trainer = "0xb"
+    assert list(mail.fetch(hub, Mark(0))) == []
+    assert believed == ["0xa", "0xb"]
