@@ -72,14 +72,27 @@ contract Bench is IBench {
 
     /// @inheritdoc IBench
     function benchAt(uint256 run, uint256 time) public view returns (uint256) {
+        uint256 before = _levelsBefore(run, time);
+        return before == 0 ? 0 : _levels[run][before - 1].seated;
+    }
+
+    /// @inheritdoc IBench
+    function termOf(uint256 run, uint256 time) external view returns (uint256 from, uint256 until) {
         Level[] storage levels = _levels[run];
-        (uint256 low, uint256 high) = (0, levels.length); // of those before `time` the last is at low - 1
+        uint256 before = _levelsBefore(run, time);
+        if (before != 0) from = levels[before - 1].since + 1; // who takes a seat judges what is submitted later
+        until = before == levels.length ? type(uint40).max : levels[before].since;
+    }
+
+    /// @return low How many levels began before `time`.
+    function _levelsBefore(uint256 run, uint256 time) private view returns (uint256 low) {
+        Level[] storage levels = _levels[run];
+        uint256 high = levels.length;
         while (low < high) {
             uint256 middle = high - low > 2 ? (low + high) / 2 : high - 1; // mostly it is the last
             if (levels[middle].since < time) low = middle + 1;
             else high = middle;
         }
-        return low == 0 ? 0 : levels[low - 1].seated;
     }
 
     /// @inheritdoc IBench
@@ -198,21 +211,20 @@ contract Bench is IBench {
         uint256 pay = t.juryFee * x.members.ones(); // of the whole jury, and then of one juror
         if (pay > t.bond) pay = t.bond;
         pay = x.jurors == 0 ? 0 : pay / x.jurors;
-        uint256 decided = x.upheld | x.cleared;
-        bool vain = x.late && x.members & ~decided != 0;
+        uint256 whole = pay * x.jurors; // at most a bond
         Payroll memory r;
-        r.charges = new IBonds.Payment[](3 + (vain ? _places[run] : 0));
+        r.charges = new IBonds.Payment[](3 + (x.late ? _places[run] : 0));
         if (x.paid != 0) _charge(r, x.operator, x.paid);
-        if (x.lost != 0) {
-            _lose(r, run, x.challenger, x.lost);
-            if (x.coSigner != address(0)) _lose(r, run, x.coSigner, x.lost);
-        } else if (x.upheld != 0 && x.appellant != address(0)) {
+        uint256 lost = x.overcharged ? whole : x.lost;
+        if (lost != 0) {
+            _lose(r, run, x.challenger, lost);
+            if (x.coSigner != address(0)) _lose(r, run, x.coSigner, lost);
+        } else if (x.upheld != 0 && x.appellant != address(0) && !x.overcharged) {
             _lose(r, run, x.appellant, t.bond);
         }
-        if (vain) {
+        if (x.late) {
             _chargeSilent(r, run, seat, number, x, pay);
-            uint256 whole = pay * x.jurors;
-            if (decided == 0 && r.left < whole) _lose(r, run, x.challenger, whole - r.left);
+            if (x.upheld | x.cleared == 0 && r.left < whole) _lose(r, run, x.challenger, whole - r.left);
         }
         if (r.left != 0) _disburse(r, run, x, pay);
     }
@@ -228,7 +240,8 @@ contract Bench is IBench {
     // ---- paying -----------------------------------------------------------------------------------------------------
 
     /// @dev Pays jurors for each submission on which they were with the majority, or on which there was none; a validator that
-    /// appealed as if it had cleared all; and of what is left, the operator or the challenger.
+    /// appealed as if it had cleared all; and of what is left, the operator or the challenger. Neither where they disputed a charge of
+    /// cheating over work that is merely false.
     function _disburse(Payroll memory r, uint256 run, Payout calldata x, uint256 pay) private {
         uint256 most = 2;
         for (uint256 i; i < x.ballots.length; ++i) {
@@ -240,7 +253,9 @@ contract Bench is IBench {
             uint256 against = ((b.foundFalse ^ x.upheld) | (b.foundHard ^ x.foundHard)) & (x.upheld | x.cleared);
             _oweJurors(r, run, b.jurors, _share(pay, x.members & ~against, x.members));
         }
-        if (x.upheld != 0 && (x.cleared == 0 || x.foundHard != 0)) {
+        if (x.overcharged) {
+            if (x.appellant != address(0)) _owe(r, x.appellant, pay);
+        } else if (x.upheld != 0 && (x.cleared == 0 || x.foundHard != 0)) {
             _owe(r, x.challenger, (r.left * _terms[run].finderBps) / 10_000);
         } else {
             if (x.cleared != 0 && x.appellant != address(0)) _owe(r, x.appellant, _share(pay, x.cleared, x.members));

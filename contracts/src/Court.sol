@@ -50,6 +50,12 @@ contract Court is ICourt {
         uint256 number;
     }
 
+    /// @dev A seat's own appeals of soft cases that are not decided: each may cost it a bond.
+    struct Pending {
+        uint128 all;
+        uint128 keyed; // by its key alone
+    }
+
     /// @dev What is said of the submissions of a case, and what that costs whom.
     struct Verdict {
         uint256 members; // that it is about
@@ -57,7 +63,7 @@ contract Court is ICourt {
         uint256 cleared;
         bool convicts;
         bool voted; // by a jury: then somebody pays it
-        bool late; // the vote is over
+        bool late; // the vote is over; then, whether some were not decided by then
         Ballot[] ballots;
         uint256 foundHard;
     }
@@ -83,6 +89,7 @@ contract Court is ICourt {
     ILocations public immutable locations;
     mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => Case))) internal _cases;
+    mapping(uint256 run => mapping(address seat => Pending)) internal _pending;
     /// @dev Of the first vote and of the second; one without MORE ends the list.
     mapping(
         uint256 run
@@ -330,7 +337,7 @@ contract Court is ICourt {
             c.appellant = appellant = msg.sender;
         } else {
             bool keyed = msg.sender != operator;
-            if (locked == 0 || (keyed && spent >= p.penalty)) revert InsufficientStake(0, p.bond);
+            _risk(_pending[run][seat], c.hard, keyed, locked, p.penalty - spent, p.bond);
             if (keyed) c.keyed = true;
         }
         address[5] memory parties = [c.challenger, c.coSigner, appellant, operator, key];
@@ -339,6 +346,15 @@ contract Court is ICourt {
         (c.stage, c.deadline) = (Stage.Appealed, _time(block.timestamp + p.vote));
         (c.jurors, c.excused) = (uint8(jurors), excused); // a bench has at most 255
         emit Appealed(run, seat, number, msg.sender);
+    }
+
+    /// @dev Sees that a seat has something to lose by an appeal of its own, should it lose all that are pending too; and counts it.
+    /// @param left Of what those come out of: the lock, and where its key appeals the penalty.
+    /// A hard case counts none and is not counted: lost, it takes the whole penalty, and no number of others may keep a seat from appealing it.
+    function _risk(Pending storage x, bool hard, bool keyed, uint256 locked, uint256 left, uint256 bond) private {
+        (uint256 all, uint256 keys) = hard ? (0, 0) : (uint256(x.all), uint256(x.keyed));
+        if (locked <= all * bond || (keyed && left <= keys * bond)) revert InsufficientStake(0, bond);
+        if (!hard) (x.all, x.keyed) = (uint128(all + 1), uint128(keyed ? keys + 1 : keys)); // one for each case
     }
 
     /// @inheritdoc ICourt
@@ -450,7 +466,9 @@ contract Court is ICourt {
     function _conclude(CaseId memory id, Case storage c, Verdict memory v) private {
         Tally.Count memory t = Tally.count(v.ballots, c.jurors);
         v.members = _members(c);
-        if (!v.late && v.members & ~t.decided != 0) return;
+        uint256 rest = v.members & ~t.decided;
+        if (!v.late && rest != 0) return;
+        v.late = rest != 0;
         (v.upheld, v.cleared, v.foundHard) = (t.foundFalse & v.members, t.cleared & v.members, t.foundHard & v.members);
         (v.convicts, v.voted) = (v.foundHard != 0, true);
         _close(id, c, v);
@@ -467,18 +485,28 @@ contract Court is ICourt {
         uint256 again = uint256(c.deadline) + p.appeal;
         r.over = !v.voted || rest == 0 || v.convicts || c.again || block.timestamp >= again;
         r.unshut = c.hard; // which ends with the first vote
-        (r.convicts, r.keyed, r.challenger, r.finderBps) = (v.convicts, c.keyed, c.challenger, p.finderBps);
+        (r.convicts, r.keyed, r.challenger) = (v.convicts, c.keyed, c.challenger);
+        // who charges hard what is not wins nothing, nor has an appeal of that been lost
+        bool charged = r.unshut && !v.convicts;
+        if (!charged) r.finderBps = p.finderBps;
         (r.penalty, r.fee, r.strikes) = (p.penalty, p.fee, v.upheld.ones());
         r.back = _part(id, c, v.members, v.cleared | (r.over ? rest : 0));
         r.revoked = _part(id, c, v.members, v.upheld).sum();
         uint256 lost; // for each of those who brought it
         if (v.cleared != 0 && !v.convicts) lost = bondFor(id.run, _part(id, c, v.members, v.cleared).sum());
-        else if (v.voted && v.upheld != 0 && c.appellant == address(0)) r.cost = p.bond;
+        else if (v.voted && v.upheld != 0 && c.appellant == address(0) && !charged) r.cost = p.bond;
         c.ring = r.over ? 0 : _part(id, c, v.members, rest);
         IRuns.Outcome memory o = runs.settle(id.run, id.seat, r);
         if (c.bond != 0 && c.stage != Stage.Undecided) _pay(id, c, v, lost, o);
         _enter(c, v, rest, r.over ? 0 : again);
         emit Settled(id.run, id.seat, id.number, c.stage, v.upheld, v.cleared, v.convicts, o.units, o.slashed);
+    }
+
+    /// @dev An appeal of the seat's own is over.
+    function _spare(CaseId memory id, bool keyed) private {
+        Pending storage x = _pending[id.run][id.seat];
+        --x.all;
+        if (keyed) --x.keyed;
     }
 
     /// @dev Writes down what has become of a case.
@@ -505,10 +533,12 @@ contract Court is ICourt {
         IBench.Payout memory x;
         (x.challenger, x.appellant, x.bond) = (c.challenger, c.appellant, c.bond);
         if (c.hard) x.coSigner = c.coSigner;
+        else if (c.stage == Stage.Appealed && x.appellant == address(0)) _spare(id, c.keyed);
         if (!v.voted) return bench.rise(id.run, x.challenger, x.coSigner, x.appellant, x.bond);
         (x.earliest, x.jurors, x.excused, x.late, x.ballots) = (c.earliest, c.jurors, c.excused, v.late, v.ballots);
         (x.lost, x.paid, x.operator) = (lost < x.bond ? lost : x.bond, o.paid, o.operator);
         (x.members, x.upheld, x.foundHard, x.cleared) = (v.members, v.upheld, v.foundHard, v.cleared);
+        x.overcharged = v.upheld != 0 && c.hard && !v.convicts;
         bench.payOut(id.run, id.seat, id.number, x);
     }
 

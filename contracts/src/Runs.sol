@@ -25,6 +25,13 @@ contract Runs is Seats {
         bytes32 beacon;
     }
 
+    /// @dev Submissions that a case takes, and the time in which they have one bench.
+    struct Batch {
+        uint256 many;
+        uint256 from;
+        uint256 until;
+    }
+
     mapping(bytes32 submission => Submission) internal _submissions;
 
     modifier onlyCourt() {
@@ -189,21 +196,23 @@ contract Runs is Seats {
         (x.ring,) = x.ring.roll(epoch);
         x.earliest = block.timestamp;
         x.parcels = new uint256[]((list.length + 7) / 8);
-        uint256 many;
+        Batch memory b = Batch(0, 0, block.timestamp);
         for (uint256 i; i < list.length; ++i) {
             if (list[i].node != list[0].node && seatOf(run, list[i].node) != x.seat) revert Denied(list[i].node);
             Submission storage w = _submissions[Submissions.id(run, list[i])];
             (uint256 time, uint256 units, uint256 before) = (w.time, w.units, w.number);
             if (time == 0 || before != 0 || block.timestamp >= time + window) continue;
-            (w.number, w.index) = (uint24(x.number), uint8(many)); // as in _openCase; Court allows 255
+            if (b.many == 0 && list.length > 1) (b.from, b.until) = bench.termOf(run, time);
+            if (time < b.from || time > b.until) continue;
+            (w.number, w.index) = (uint24(x.number), uint8(b.many)); // as in _openCase; Court allows 255
             x.taken |= 1 << i;
             if (time < x.earliest) x.earliest = time;
             uint256 born = Ring.epochAt(time, window);
-            x.parcels[many / 8] |= (units | ((born % Ring.BUCKETS) << 29)) << (32 * (many % 8));
-            ++many;
+            x.parcels[b.many / 8] |= (units | ((born % Ring.BUCKETS) << 29)) << (32 * (b.many % 8));
+            ++b.many;
             (own, x.ring) = (own.sub(born, units), x.ring.add(born, units));
         }
-        if (many == 0) revert WrongState();
+        if (b.many == 0) revert WrongState();
         s.ring = own;
         s.held += uint32(x.ring.sum()); // the units of a seat fit 32 bits together: see _cover
     }
@@ -263,7 +272,7 @@ contract Runs is Seats {
             if (r.back != 0) (own, matured) = own.merge(r.back);
             if (matured != 0) s.vested += uint64(matured); // as in _rolled
             uint256 fee = r.strikes == 0 ? 0 : _strike(s, l, r.strikes) * r.fee;
-            if (fee != 0) o.slashed += _take(l, s, r.penalty - s.spent, fee, r.challenger, 10_000);
+            if (fee != 0) o.slashed += _take(l, s, r.penalty, fee, r.challenger, r.finderBps);
         }
         s.ring = own;
         if (o.units != 0) _revoke(run, o.units * l.reward);
@@ -299,16 +308,20 @@ contract Runs is Seats {
         (s.cases, s.openCases) = (uint24(number), uint16(openCases)); // checked just above
     }
 
-    /// @dev Slashes up to `amount` of what the seat locked, leaving `senior`.
-    function _take(Limits memory l, Seat storage s, uint256 senior, uint256 amount, address finder, uint16 finderBps)
+    /// @dev Slashes up to `amount` of what the seat locked, leaving what is unspent of `penalty`.
+    function _take(Limits memory l, Seat storage s, uint256 penalty, uint256 amount, address finder, uint16 finderBps)
         private
         returns (uint128 taken)
     {
         uint256 locked = s.locked;
-        uint256 most = locked > senior ? locked - senior : 0;
-        if (amount < most) most = amount;
-        if (most == 0) return 0;
-        taken = bonds.slash(s.operator, uint128(most), finder, finderBps); // at most locked, a uint96
+        if (locked < penalty + amount) {
+            // only then it matters how much of it is spent
+            uint256 spared = penalty == 0 ? 0 : penalty - s.spent;
+            uint256 most = locked > spared ? locked - spared : 0;
+            if (amount > most) amount = most;
+            if (amount == 0) return 0;
+        }
+        taken = bonds.slash(s.operator, uint128(amount), finder, finderBps); // at most locked, a uint96
         _stake(s, l.reward, locked - taken);
     }
 }

@@ -3,8 +3,8 @@
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
 
 A soft case lists the submissions of one seat with the most at stake first, and no more than what this validator's lock covers: the bond grows
-with what a case withholds. What stands on the seat's sums, or on bits that not every machine computes, goes into a case of its own, for a juror may
-know nothing of it.
+with what a case withholds. What was submitted under another bench, before or after somebody came or went, goes into a case of its own. So does what
+stands on the seat's sums, or on bits that not every machine computes, for a juror may know nothing of it.
 
 No case of somebody else's closes a hard finding: its challenger may be the seat's friend, and may have named rows that are good. While it is open this
 one waits, for a conviction takes the submission as well; what is lost, undecided or softened leaves the way open. After a conviction a submission is
@@ -137,7 +137,20 @@ class Court:
         """What is to be challenged of one node's, with the most at stake first: what any juror finds by itself, and the rest later."""
         found = self._log.decided_of(node, Outcome.SOFT, _SUBMISSIONS_MOST)
         plain = [judgement for judgement in found if not _needs_more(self._findings.receipt(judgement))]
-        return plain or found
+        return self._of_one_bench(plain or found)
+
+    def _of_one_bench(self, judgements: list[Judgement]) -> list[Judgement]:
+        """Those that the first one's bench judges. A case leaves out the others, and they have one of their own after it."""
+        times = [self._committed_at(judgement) for judgement in judgements]
+        if len(set(times)) < 2:
+            return judgements
+        first, last = self._c.chain.bench_term(self._c.run, times[0])
+        return [judgement for judgement, time in zip(judgements, times, strict=True) if first <= time <= last]
+
+    def _committed_at(self, judgement: Judgement) -> int:
+        """Block time; of a commitment that a reorg took, when it was judged."""
+        submission = self._book.submission(judgement.submission)
+        return int(judgement.judged_at if submission is None else self._book.time(submission))
 
     def _covered(self, judgements: list[Judgement]) -> list[Judgement]:
         """As many of them, from the first on, as this validator's lock covers the bond for. Raises InsufficientFunds where it covers none."""
@@ -195,7 +208,7 @@ class Court:
         (judgement,) = judgements
         receipt, run, chain, book = self._findings.receipt(judgement), self._c.run, self._c.chain, self._book
         ref, submission = receipt.details.ref, book.submission(judgement.submission)
-        left = (judgement.judged_at if submission is None else book.time(submission)) + self._c.policy.window - now
+        left = self._committed_at(judgement) + self._c.policy.window - now
         if left <= 0:
             return states.CLOSED, None
         if submission is None:

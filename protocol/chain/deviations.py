@@ -130,7 +130,11 @@ class _Table:
         yield Deviation(
             "junk", "node", "hands in work that is false, as a soft rule finds it", "budget",
             "reward × units, where nobody finds it", "fee, at most strikes × fee in a window",
-            (Move("operator", -p.fee, ours=True), Move("challenger", p.fee)), unfound, luck="found",
+            (*self._fee(ours=True),), unfound, luck="found",
+        )  # fmt: skip
+        yield Deviation(
+            "junk, challenged by a friend", "node and validator", "has a friend challenge it before others do, for the finder's share",
+            "nobody", "", "fee × (1 − finder_bps)", (*self._fee(ours=True, friend=True),),
         )  # fmt: skip
         yield Deviation(
             "cheating", "node", "hands in work that is false, as a hard rule finds it", "budget",
@@ -146,8 +150,8 @@ class _Table:
             return
         yield Deviation(
             "silence of a node", "node", "does not appeal a false challenge", "itself", "",
-            "reward × units + fee; the fee is the challenger's",
-            (*self._work(-self._worth, ours=True), Move("operator", -p.fee, ours=True), Move("challenger", p.fee)),
+            "reward × units + fee; finder_bps of the fee are the challenger's",
+            (*self._work(-self._worth, ours=True), *self._fee(ours=True)),
         )  # fmt: skip
         yield Deviation(
             "silence of a node, accused", "node", "does not appeal a false accusation", "itself", "",
@@ -160,7 +164,7 @@ class _Table:
         yield Deviation(
             "false appeal", "node", "appeals a soft case that is right", "nobody", "", "fee + bond",
             (
-                Move("operator", -p.fee - p.bond, ours=True), Move("challenger", p.fee + finds),
+                *self._fee(ours=True), Move("operator", -p.bond, ours=True), Move("challenger", finds),
                 Move("juror", pay, votes), Move("sink", rest),
             ),
         )  # fmt: skip
@@ -183,11 +187,11 @@ class _Table:
         finds, rest = _split(p.bond - votes * pay, p.finder_bps)
         yield Deviation(
             "false challenge", "validator", "challenges honest work of a node that appeals", "node",
-            "fee, and of the lost appeal the jury's pay and finder_bps of the rest", "max(bond, bond_bps × reward × units)",
+            "finder_bps of the fee, and of the lost appeal the jury's pay and finder_bps of the rest", "max(bond, bond_bps × reward × units)",
             self._cleared(self._bond, 1, 1, soft, ours=("challenger",)),
             (
-                *self._work(-self._worth), Move("operator", -p.fee - p.bond), Move("sink", rest),
-                Move("challenger", p.fee + finds, ours=True), Move("liar", pay, votes, ours=True),
+                *self._work(-self._worth), *self._fee(friend=True), Move("operator", -p.bond), Move("sink", rest),
+                Move("challenger", finds, ours=True), Move("liar", pay, votes, ours=True),
             ),
             needs=1 + votes,
         )  # fmt: skip
@@ -199,18 +203,21 @@ class _Table:
             (*self._work(-self._worth), *self._lost_by_key("liar", jury_ours=True)),
             needs=1 + p.co_signers + hard // 2 + 1,
         )  # fmt: skip
+        yield self._overcharge()
+        yield from self._framed()
         yield self._false_accept()
         yield self._silence()
+        yield self._copied()
         yield self._withheld()
         yield self._bribe()
 
     def _bundle(self) -> Deviation:
         """One false and one honest submission in one case; the node appeals, for the honest one."""
-        p, jurors = self._p, self._soft
+        jurors = self._soft
         pay, votes = self._pay(2, jurors), jurors // 2 + 1
         half, rest = _split(self._bond - votes * pay, _WHOLE // 2)
         moves = (
-            Move("operator", half - p.fee, ours=True), Move("challenger", p.fee - self._bond, ours=True),
+            *self._fee(ours=True, friend=True), Move("operator", half, ours=True), Move("challenger", -self._bond, ours=True),
             Move("juror", pay, votes), Move("sink", rest),
         )  # fmt: skip
         return Deviation(
@@ -221,12 +228,12 @@ class _Table:
     def _away(self) -> Iterator[Deviation]:
         """Nobody but the node itself appeals for one that is away. As many of the smallest submissions as there are strikes; or one."""
         p = self._p
-        haul, worth = p.strikes * p.fee, p.strikes * p.reward
+        worth = p.strikes * p.reward
         yield Deviation(
             "false challenge of who is away", "validator", "challenges honest work, hoping that the node is away for appeal", "node",
-            "strikes × fee", "bond, where the node appeals",
+            "finder_bps of strikes × fee", "bond, where the node appeals",
             self._cleared(p.bond_for(p.strikes), p.strikes, 1, self._soft, ours=("challenger",)),
-            (*self._work(-worth), Move("operator", -haul), Move("challenger", haul, ours=True)),
+            (*self._work(-worth), *self._fee(p.strikes, friend=True)),
             luck="answered",
         )  # fmt: skip
         yield Deviation(
@@ -235,6 +242,51 @@ class _Table:
             self._cleared(p.bond_for(1), 1, 1 + p.co_signers, self._hard, ours=("challenger", "co-signer")),
             (*self._work(-p.reward), *self._penalty("challenger", friend=True)),
             luck="answered",
+        )  # fmt: skip
+
+    def _overcharge(self) -> Deviation:
+        """The node appeals, for it would be convicted; the jury finds the work merely false."""
+        p, jurors = self._p, self._hard
+        pay, votes, accusers = self._pay(1, jurors), jurors // 2 + 1, 1 + p.co_signers
+        return Deviation(
+            "overcharge", "validators", "accuse of cheating work that is merely false", "node", "", "jury_fee, by each, and the share of the fee",
+            (*_some(
+                Move("challenger", -pay * jurors, ours=True), Move("co-signer", -pay * jurors, p.co_signers, ours=True),
+                Move("juror", pay, votes), Move("operator", -p.fee), Move("sink", p.fee + pay * (jurors * accusers - votes)),
+            ),),
+        )  # fmt: skip
+
+    def _framed(self) -> Iterator[Deviation]:
+        """By a seat's own work that one validator has accepted: as many submissions as its lock has bonds. It succeeds where nobody appeals; and
+        where the only validator beside the accusers may not, for it would be the last juror."""
+        p, accusers = self._p, 1 + self._p.co_signers
+        others, times = self._soft - p.co_signers, p.validator_stake // max(1, p.bond)
+        if not others or not p.bond:
+            return
+        share, rest = _split(p.bond, p.finder_bps)
+        takes = (
+            *self._work(-p.reward * times, ours=True), *self._penalty("challenger", ours=True, friend=True),
+            Move("validator", -p.bond * times), Move("finder", share * times, ours=True), Move("sink", rest * times),
+        )  # fmt: skip
+        heard: tuple[Move, ...] = ()
+        if p.appeal and others > 1:
+            once = self._cleared(
+                p.bond_for(1), 1, accusers, others - 1, ours=("challenger", "co-signer", "operator"), appeals=True
+            )
+            heard = tuple(Move(m.who, m.wei * times, m.many, m.ours) for m in once)
+        yield Deviation(
+            "framed validator", "node and validators", "convict a node of theirs of honest work, to impeach who has accepted it", "validator",
+            "finder_bps of a bond for each submission, less what the conviction costs",
+            "1 + co_signers bonds for each submission, where somebody appeals", heard, takes,
+            needs=0 if heard else accusers, luck="answered" if heard else "",
+        )  # fmt: skip
+
+    def _copied(self) -> Deviation:
+        """Of a juror that votes as those before it, who judge. Where they are right nobody is the worse for it."""
+        return Deviation(
+            "copied vote", "validator", "votes as others have before it, and judges nothing", "jury", "the work of judging, which no policy knows",
+            "nothing, where those are right who voted before; its pay, where a majority finds otherwise",
+            self._cleared(self._bond, 1, 1, self._soft),
         )  # fmt: skip
 
     def _silence(self) -> Deviation:
@@ -291,15 +343,16 @@ class _Table:
 
     def without_appeals(self) -> Iterator[Deviation]:
         p = self._p
-        haul, worth = p.strikes * p.fee, p.strikes * p.reward
+        worth = p.strikes * p.reward
         yield Deviation(
-            "false challenge", "validator", "challenges honest work", "node", "strikes × fee, from each seat in each window", "nothing",
-            (), (*self._work(-worth), Move("operator", -haul), Move("challenger", haul, ours=True)), needs=1,
+            "false challenge", "validator", "challenges honest work", "node", "finder_bps of strikes × fee, from each seat in each window", "nothing",
+            (), (*self._work(-worth), *self._fee(p.strikes, friend=True)), needs=1,
         )  # fmt: skip
         yield Deviation(
             "false accusation", "validators", "accuse honest work", "node", "finder_bps of the penalty, from each seat", "nothing",
             (), (*self._work(-self._worth), *self._penalty("challenger", friend=True)), needs=1 + p.co_signers,
         )  # fmt: skip
+        yield from self._framed()
         yield self._false_accept()
 
     # ---- trainer ----------------------------------------------------------------------------------------------------
@@ -323,6 +376,14 @@ class _Table:
         yield Move("work", wei, ours=ours)
         yield Move("budget", -wei)
 
+    def _fee(self, strikes: int = 1, *, ours: bool = False, friend: bool = False) -> Iterator[Move]:
+        """Of soft verdicts. `ours`: the operator deviates; `friend`: the challenger does."""
+        fee = strikes * self._p.fee
+        share, rest = _split(fee, self._p.finder_bps)
+        yield Move("operator", -fee, ours=ours)
+        yield Move("challenger", share, ours=friend)
+        yield Move("sink", rest)
+
     def _penalty(self, finder: str, *, ours: bool = False, friend: bool = False) -> Iterator[Move]:
         """A conviction that nobody appealed. `friend`: the finder is one of those who deviate."""
         share, rest = _split(self._p.penalty, self._p.finder_bps)
@@ -343,14 +404,17 @@ class _Table:
         yield Move("sink", rest + more)
 
     def _cleared(
-        self, bond: int, submissions: int, accusers: int, jurors: int, *, ours: tuple[str, ...] = (), jurors_are: str = "juror"
+        self, bond: int, submissions: int, accusers: int, jurors: int, *, ours: tuple[str, ...] = (), jurors_are: str = "juror",
+        appeals: bool = False,
     ) -> tuple[Move, ...]:  # fmt: skip
-        """A case that a jury has cleared entirely, with as few votes as that takes."""
+        """A case that a jury has cleared entirely, with as few votes as that takes. `appeals`: a validator has, and is paid like a juror."""
         votes, pay = jurors - jurors // 2, self._pay(submissions, jurors)
-        half, rest = _split(bond * accusers - votes * pay, _WHOLE // 2)
+        left = bond * accusers - votes * pay
+        paid = min(pay, left) if appeals else 0
+        half, rest = _split(left - paid, _WHOLE // 2)
         moves = _some(
             Move("challenger", -bond), Move("co-signer", -bond, accusers - 1), Move(jurors_are, pay, votes),
-            Move("operator", half), Move("sink", rest),
+            Move("appellant", paid, int(appeals)), Move("operator", half), Move("sink", rest),
         )  # fmt: skip
         return tuple(Move(m.who, m.wei, m.many, m.who in ours) for m in moves)
 

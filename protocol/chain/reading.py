@@ -203,6 +203,11 @@ class ChainReads(Access):
         """How many validators are the bench of what is submitted at that block time."""
         return self._call("counting a bench", self.bench.functions.benchAt(run, time))
 
+    def bench_term(self, run: int, time: int) -> tuple[int, int]:
+        """First and last block time in which what is submitted has the same bench as at `time`."""
+        first, last = self._call("reading when a bench changed", self.bench.functions.termOf(run, time))
+        return first, last
+
     def offer_of(self, run: int, seat: str) -> Offer:
         return Offer(*self._call("reading an offer", self.runs.functions.offers(run, seat)))
 

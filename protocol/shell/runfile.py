@@ -104,9 +104,9 @@ class PolicyTable(Settings):
     jury_fee: str = "1"
     """Pay of a whole jury for each submission of an appealed case; at most bond for a case, and above 0 where there are appeals."""
     voucher_cap: str = "100000"
-    """Most that vouchers signed by the trainer pay in one window."""
+    """Most that vouchers signed by the trainer pay in one window, counted from time zero; none where the owner is the trainer."""
     fee: str = "0"
-    """From the seat to the challenger, for each strike."""
+    """Slashed for each strike; the challenger gets finder_bps of it."""
     reward: str
     """Per unit, that is per completion token."""
 

@@ -151,32 +151,33 @@ class Play:
             second = self._receipt(self.people[1], ref, 3)
         self._send(self.people[0], self.chain.accuse(self.world.run, ref, SAMPLES, b"\x0e" * 32, second))
 
-    def appeal(self) -> None:
-        self._send(self.node, self.chain.appeal(self.world.run, self.node.address, 1))
+    def appeal(self, number: int = 1, by: Key | None = None) -> None:
+        self._send(by or self.node, self.chain.appeal(self.world.run, self.node.address, number))
 
     @property
     def jury(self) -> list[Key]:
         return self.people[len(self.brought) :]
 
-    def vote(self, part: str, jurors: Sequence[Key], found: int, *, hard: bool = False) -> None:
+    def vote(self, part: str, jurors: Sequence[Key], found: int, *, hard: bool = False, number: int = 1) -> None:
         """`part`: of those who vote before all is decided; those who come later are not asked."""
         for juror in jurors:
-            if self._case().stage != Stage.APPEALED:
+            if self._case(number).stage != Stage.APPEALED:
                 return
-            call = self.chain.vote(self.world.run, self.node.address, 1, found, found * hard, bytes(32))
+            call = self.chain.vote(self.world.run, self.node.address, number, found, found * hard, bytes(32))
             self._send(juror, call)
-            self.cast.setdefault(part, []).append(juror.address)
+            if juror.address not in self.cast.setdefault(part, []):
+                self.cast[part].append(juror.address)
 
-    def settle(self) -> None:
-        case = self._case()
+    def settle(self, number: int = 1) -> None:
+        case = self._case(number)
         if case.stage in (Stage.OPEN, Stage.APPEALED, Stage.UNDECIDED):
             self.world.anvil.advance(max(0, case.deadline - self.chain.block().time))
-            self._send(self.finder, self.chain.settle(self.world.run, self.node.address, 1))
+            self._send(self.finder, self.chain.settle(self.world.run, self.node.address, number))
 
-    def impeach(self, ref: SubmissionRef) -> None:
+    def impeach(self, ref: SubmissionRef, number: int = 1) -> None:
         self.cast["validator"], self.cast["finder"] = [self.people[-1].address], [self.finder.address]
         receipt = self._receipt(self.people[-1], ref, 1)
-        self._send(self.finder, self.chain.impeach(self.world.run, ref, 1, receipt))
+        self._send(self.finder, self.chain.impeach(self.world.run, ref, number, receipt))
 
     def redeem(self, total: int) -> None:
         friend = self.people[-1]
@@ -205,8 +206,8 @@ class Play:
                 wei[account] += move.wei
         return wei
 
-    def _case(self) -> Any:
-        return self.chain.case(self.world.run, self.node.address, 1)
+    def _case(self, number: int = 1) -> Any:
+        return self.chain.case(self.world.run, self.node.address, number)
 
     def _stakes(self) -> dict[str, int]:
         """With the tokens of validators, which vouchers pay in."""
@@ -304,6 +305,37 @@ def accepted(play: Play) -> None:
     play.impeach(found_hard(play, honest=False))
 
 
+def overcharged(play: Play) -> None:
+    play.accuse(play.submit(honest=False))
+    play.appeal()
+    play.vote("juror", play.jury, 1)
+
+
+def framed(play: Play, *, heard: bool) -> None:
+    """`heard`: one of those who accepted the work stands by it, each time."""
+    refs = [play.submit(honest=True, units=1) for _ in range(play.policy.validator_stake // play.policy.bond)]
+    for ref in refs:
+        play.accuse(ref)
+    *others, last = play.jury
+    for number, ref in enumerate(refs, 1):
+        if heard:
+            play.cast["appellant"] = [last.address]
+            play.appeal(number, last)
+            play.vote("juror", others, 0, number=number)
+        else:
+            play.settle(number)
+            play.impeach(ref, number)
+
+
+def copied(play: Play) -> None:
+    """What the first juror has judged the others follow."""
+    play.challenge(play.submit(honest=True))
+    play.appeal()
+    play.vote("juror", play.jury[:1], 0)
+    found = play.chain.ballots(play.world.run, play.node.address, 1)[0].found_false if play.jury[1:] else 0
+    play.vote("juror", play.jury[1:], found)
+
+
 def borne(play: Play) -> int:
     return play.policy.liars_borne(len(play.people))
 
@@ -314,6 +346,7 @@ def of_hard(play: Play) -> int:
 
 FAILS: dict[str, Callable[[Play], Any]] = {
     "junk": lambda play: found_soft(play, honest=False),
+    "junk, challenged by a friend": lambda play: found_soft(play, honest=False),
     "cheating": lambda play: found_hard(play, honest=False),
     "cheating, accused by a friend": lambda play: found_hard(play, honest=False),
     "silence of a node": lambda play: found_soft(play, honest=True),
@@ -326,7 +359,10 @@ FAILS: dict[str, Callable[[Play], Any]] = {
     "false challenge of who is away": lambda play: away(play, hard=False, answers=True),
     "false accusation of who is away": lambda play: away(play, hard=True, answers=True),
     "false accusation": lambda play: tried(play, honest=True, hard=True, found=0),
+    "overcharge": overcharged,
+    "framed validator": lambda play: framed(play, heard=True),
     "false accept": accepted,
+    "copied vote": copied,
     "silence of a juror": silent_juror,
     "withheld vote": lambda play: withheld(play, borne(play)),
     "bribe": lambda play: bribed(play, borne(play)),
@@ -335,6 +371,7 @@ SUCCEEDS: dict[str, Callable[[Play], Any]] = {
     "junk": lambda play: play.submit(honest=False),
     "cheating": lambda play: play.submit(honest=False),
     "false accept": lambda play: play.submit(honest=False),
+    "framed validator": lambda play: framed(play, heard=False),
     "false challenge": lambda play: tried(
         play, honest=True, hard=False, liars=(len(play.people) - 1) // 2 + 1, found=0
     ),

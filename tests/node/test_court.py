@@ -250,6 +250,24 @@ def test_many_soft_faults_of_one_seat_are_one_case_with_one_bond(stage: Stage, p
     assert (panel.case(made[0].ref).submissions, stage.world.chain.seat(stage.world.run, node.address).cases) == (3, 1)
 
 
+def test_work_of_two_benches_is_two_cases(stage: Stage, panel: Panel) -> None:
+    """The chain leaves out of a case what another bench judges: that is challenged in the next round."""
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat(batch_seconds=60, fallback_seconds=1)
+    early = [softly_wrong(stage, node, sequence)[0] for sequence in range(2)]
+    world.anvil.advance(1)
+    stage.validator()
+    world.anvil.advance(1)
+    late = [softly_wrong(stage, node, sequence)[0] for sequence in range(2, 4)]
+    past_grace(stage)
+    until(lambda: len(panel.all_receipts()) == 4, service, what="the findings")
+    world.anvil.advance(60)
+    until(lambda: all(panel.state(m.ref) == State.CHALLENGED for m in early + late), service, what="the cases")
+    assert sorted(panel.case(m.ref).submissions for m in (early[0], late[0])) == [2, 2]
+    assert panel.case(late[0].ref).earliest > panel.case(early[0].ref).earliest
+
+
 def test_a_case_costs_the_same_however_many_submissions_it_lists(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

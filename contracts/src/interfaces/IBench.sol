@@ -48,7 +48,8 @@ interface IBench {
         uint256 cleared;
         uint256 jurors;
         uint256 excused;
-        bool late; // the time is up: silence is charged
+        bool overcharged; // brought as hard, and found merely false: those who brought it pay the jury
+        bool late; // the time was up before all was decided: silence is charged
         ICourt.Ballot[] ballots;
     }
 
@@ -76,6 +77,9 @@ interface IBench {
 
     /// @notice How many validators are the bench of what is submitted at `time`.
     function benchAt(uint256 run, uint256 time) external view returns (uint256);
+
+    /// @notice What is submitted from `from` until `until`, both included, has the same bench as what is submitted at `time`.
+    function termOf(uint256 run, uint256 time) external view returns (uint256 from, uint256 until);
 
     /// @notice The validator whose place is `place`.
     function rosters(uint256 run, uint256 place) external view returns (address);

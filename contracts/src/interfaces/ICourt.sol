@@ -186,7 +186,8 @@ interface ICourt {
 
     /// @notice Disputes submissions of one seat: each that is upheld earns nothing, and is a strike. One bond for all, which grows
     /// with what they are worth; a challenger loses the bond of a case that had listed only what was cleared.
-    /// @param list At most 255 submissions; those past their window or in a case already are left out.
+    /// @param list At most 255 submissions; those past their window or in a case already are left out, and those that have another bench than
+    /// the first that is not: they need a case of their own.
     /// @param evidence EIP-712 digest of the challenger's verdict.
     function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence)
         external

@@ -136,10 +136,10 @@ interface IRuns {
         uint256 back; // units that return, by epoch
         uint256 revoked; // units that do not
         uint256 strikes;
-        uint96 fee; // for each strike, to the challenger
+        uint96 fee; // for each strike
         uint96 cost; // of a lost appeal of the seat's own, for the jury; zero: it lost none
         uint96 penalty; // of a conviction
-        uint16 finderBps;
+        uint16 finderBps; // of fees and penalty, to the challenger
     }
 
     /// @notice What came of a ruling.
@@ -315,7 +315,8 @@ interface IRuns {
     // ---- Court only -------------------------------------------------------------------------------------------------
 
     /// @notice Takes submissions of one seat into a new soft case: their units leave the ring until it is settled. Those past their
-    /// window or in a case already are left out, so that nobody can make a long list fail; some must remain.
+    /// window or in a case already are left out, so that nobody can make a long list fail; some must remain. So are those that have
+    /// another bench than the first that remains: each is judged by its own.
     function withhold(uint256 run, SubmissionRef[] calldata list) external returns (Withheld memory);
 
     /// @notice Takes one submission into a new hard case. From here on nothing that matures is paid, and the seat cannot submit for

@@ -33,7 +33,7 @@ contract AuditTest is World {
         pass(ripening(WINDOW));
         assertEq(runs.claim(run, nodes[0]), 2_000 * uint256(REWARD));
         assertEq(runs.seats(run, nodes[0]).strikes, 4);
-        assertEq(bonds.accounts(validators[0]).active, STAKE - BOND + 4 * FEE);
+        assertEq(bonds.accounts(validators[0]).active, STAKE - BOND + findersOf(4 * FEE));
     }
 
     /// @dev The operator of the accused seat, being a validator, votes in its own case.

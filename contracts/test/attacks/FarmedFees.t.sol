@@ -13,7 +13,7 @@ contract FarmedFeesTest is World {
         for (uint256 i; i < 100; ++i) {
             challenge(0, submissions[i]);
         }
-        assertEq(bonds.accounts(validators[0]).active, before + uint256(STRIKES) * FEE);
+        assertEq(bonds.accounts(validators[0]).active, before + findersOf(STRIKES * FEE));
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - uint256(STRIKES) * FEE);
     }
 

@@ -89,7 +89,7 @@ contract AppealTest is World {
         uint256 share = (uint256(BOND) - 2 * (JURY_FEE / 3)) * FINDER_BPS / 10_000;
         assertEq(bonds.accounts(validators[1]).active, STAKE - BOND);
         assertEq(bench.validators(run, validators[1]).locked, VALIDATOR_STAKE - BOND);
-        assertEq(bonds.accounts(validators[0]).active, STAKE + share + FEE);
+        assertEq(bonds.accounts(validators[0]).active, STAKE + share + findersOf(FEE));
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - FEE); // the seat did not appeal, and loses no bond
     }
 
@@ -156,8 +156,8 @@ contract AppealTest is World {
         uint256 share = (uint256(BOND) - paid) * FINDER_BPS / 10_000;
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - BOND - FEE);
         assertEq(bonds.accounts(operators[0]).active, STAKE - BOND - FEE);
-        assertEq(bonds.accounts(validators[0]).active, STAKE + share + FEE);
-        assertEq(bonds.accounts(SINK).active, BOND - paid - share);
+        assertEq(bonds.accounts(validators[0]).active, STAKE + share + findersOf(FEE));
+        assertEq(bonds.accounts(SINK).active, BOND - paid - share + FEE - findersOf(FEE));
         assertEq(runs.seats(run, nodes[0]).strikes, 1);
         assertEq(runs.funds(run).reserved, 0);
     }
@@ -280,7 +280,7 @@ contract AppealTest is World {
         }
         assertEq(runs.funds(run).reserved, (100 + 110) * uint256(REWARD)); // and the other node's
         assertEq(runs.seats(run, nodes[1]).strikes, STRIKES);
-        assertEq(bonds.accounts(validators[0]).active, STAKE - BOND + uint256(FEE) * STRIKES);
+        assertEq(bonds.accounts(validators[0]).active, STAKE - BOND + findersOf(FEE * STRIKES));
         assertEq(runs.seats(run, nodes[1]).locked, NODE_STAKE - uint256(FEE) * STRIKES); // something was cleared: no appeal is lost
         pass(ripening(WINDOW));
         assertEq(runs.claim(run, nodes[1]), 110 * uint256(REWARD));
@@ -358,8 +358,11 @@ contract AppealTest is World {
         assertFalse(runs.seats(run, nodes[0]).swept);
         assertEq(runs.seats(run, nodes[0]).strikes, 1);
         assertEq(runs.seats(run, nodes[0]).openHard, 0);
-        assertEq(bench.validators(run, validators[1]).locked, VALIDATOR_STAKE);
-        assertEq(bench.validators(run, validators[2]).locked, VALIDATOR_STAKE);
+        // who brought it pays the jury, and has no share of the fee
+        for (uint256 v = 1; v < 3; ++v) {
+            assertEq(bench.validators(run, validators[v]).locked, VALIDATOR_STAKE - 3 * (JURY_FEE / 3));
+            assertEq(bonds.accounts(validators[v]).active, STAKE - 3 * (JURY_FEE / 3));
+        }
     }
 
     function test_an_even_bench_that_ties_clears() public {
@@ -427,6 +430,22 @@ contract AppealTest is World {
         poll(0, hard, true);
         assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - BOND - PENALTY);
         assertTrue(runs.seats(run, nodes[0]).swept);
+    }
+
+    /// @dev Who could have said whether it is cheating, and did not, was waited for in vain.
+    function test_silence_is_charged_where_only_the_charge_stayed_open() public {
+        uint256 hard = accuse(0, 1, submit(0, 30));
+        appeal(0, hard);
+        ballot(2, 0, hard, 1, 1);
+        ballot(3, 0, hard, 1, 0);
+        assertStage(0, hard, ICourt.Stage.Appealed); // false, and validator 4 could make it hard
+        pass(VOTE);
+        settle(0, hard);
+        assertStage(0, hard, ICourt.Stage.Upheld);
+        assertFalse(runs.seats(run, nodes[0]).swept);
+        assertEq(bonds.accounts(validators[4]).active, STAKE - JURY_FEE / 3);
+        assertEq(bonds.accounts(validators[3]).active, STAKE + JURY_FEE / 3);
+        assertEq(bonds.accounts(validators[2]).active, STAKE); // no majority found it hard
     }
 
     function test_an_acquittal_costs_both_who_signed() public {

@@ -63,7 +63,7 @@ contract ChallengeTest is World {
         assertEq(s.strikes, 3);
         assertEq(s.locked, NODE_STAKE - 3 * uint256(FEE));
         assertEq(s.worth, s.locked / REWARD);
-        assertEq(bonds.accounts(validators[0]).active, STAKE + 3 * uint256(FEE)); // to the challenger, all of it
+        assertEq(bonds.accounts(validators[0]).active, STAKE + findersOf(3 * FEE));
         assertEq(bench.validators(run, validators[0]).atRisk, 0);
         assertEq(runs.funds(run).free, BUDGET);
         assertEq(runs.funds(run).reserved, 0);

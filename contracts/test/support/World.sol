@@ -398,6 +398,11 @@ abstract contract World is Test {
         return (lost - paid * (JURY_FEE / jurors)) / 2;
     }
 
+    /// @dev What of a slash goes to whoever found the fault.
+    function findersOf(uint256 slashed) internal pure returns (uint256) {
+        return slashed * FINDER_BPS / 10_000;
+    }
+
     function abstain(uint256 v, uint256 i, uint256 number) internal {
         vm.prank(validators[v]);
         court.abstain(run, nodes[i], number, "weights gone");

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chain.model.books import Run, require
+from tests.chain.model.books import Run, Validator, require
 from tests.chain.model.seats import Seats
 
 
@@ -12,7 +12,7 @@ class Bench(Seats):
         require(by == r.policy.owner, "Denied")
         v.approved = on
         if not on and v.permanent:
-            v.until = at + r.policy.span
+            self._retire(r, v, at)
 
     def enlist(self, by: str, at: int, run: int, on: bool) -> None:
         r, v = self.runs[run], self.runs[run].validator(by)
@@ -24,10 +24,11 @@ class Bench(Seats):
             if v.since == 0:
                 v.place = sum(other.since != 0 for other in r.validators.values())
             v.since, v.until = at, 0
+            r.changed.add(at)
             v.locked += missing
         else:
             require(v.permanent, "WrongState")
-            v.until = at + r.policy.span
+            self._retire(r, v, at)
 
     def reinforce(self, by: str, run: int, amount: int) -> None:
         v = self.runs[run].validator(by)
@@ -39,7 +40,7 @@ class Bench(Seats):
     def unseat(self, at: int, run: int, validator: str) -> None:
         r, v = self.runs[run], self.runs[run].validator(validator)
         require(v.permanent and v.locked < r.policy.bond, "WrongState")
-        v.until = at + r.policy.span
+        self._retire(r, v, at)
 
     def release_validator(self, at: int, run: int, validator: str) -> None:
         r, v = self.runs[run], self.runs[run].validator(validator)
@@ -49,6 +50,10 @@ class Bench(Seats):
         v.locked = 0
 
     # ---- shared ----------------------------------------------------------------------------------------------------
+
+    def _retire(self, r: Run, v: Validator, at: int) -> None:
+        v.until = at + r.policy.span
+        r.changed.add(at)
 
     def _require_party(self, r: Run, who: str, earliest: int, bond: int) -> None:
         """A party is of the bench, and its lock answers for a bond in each of its open cases and in this one."""

@@ -108,6 +108,11 @@ class Case:
         return self.disputed or self.stage == Stage.UNDECIDED
 
     @property
+    def is_risked_by_seat(self) -> bool:
+        """Whether the seat loses a bond should a vote uphold it. By a hard one it would lose the penalty."""
+        return self.stage == Stage.APPEALED and self.appellant is None and not self.hard
+
+    @property
     def members(self) -> set[int]:
         """The submissions it is about now."""
         return set(range(len(self.listed))) - self.gone
@@ -240,6 +245,8 @@ class Run:
     validators: dict[str, Validator] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """Keys rotated in, and the seats they are of."""
+    changed: set[int] = field(default_factory=set)
+    """When a validator took its seat, or announced its end."""
     charges: dict[tuple[SubmissionRef, str], int] = field(default_factory=dict)
     """(submission, whose signature served to accuse its author) and the case: a signature serves once."""
     impeached: set[tuple[SubmissionRef, str]] = field(default_factory=set)
@@ -254,6 +261,11 @@ class Run:
 
     def trainer(self, now: int) -> str:
         return next((key for since, key in reversed(self.appointed) if now >= since), self.policy.trainer)
+
+    def term(self, time: int) -> tuple[int, int]:
+        """(first, last second) in which what is submitted has the same bench as at `time`. A validator judges what comes after it took its seat."""
+        before = max((changed + 1 for changed in self.changed if changed < time), default=0)
+        return before, min((changed for changed in self.changed if changed >= time), default=2**40 - 1)
 
     @property
     def seated(self) -> int:

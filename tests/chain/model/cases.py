@@ -15,7 +15,8 @@ class Cases(Verdicts):
     # ---- bringing them ---------------------------------------------------------------------------------------------
 
     def challenge(self, by: str, at: int, run: int, refs: list[SubmissionRef]) -> None:
-        """Those past their window, or in a case before, are left out of the list."""
+        """Those past their window, or in a case before, are left out of the list; and those that another bench judges than the first that
+        remains."""
         r = self.runs[run]
         require(len(refs) > 0, "ZeroAmount")
         seat = r.seat(refs[0].node)
@@ -24,6 +25,7 @@ class Cases(Verdicts):
         found = [seat.find(ref) for ref in dict.fromkeys(refs)]
         taken = [w for w in found if w is not None and w.case == 0 and r.in_window(w, at)]
         require(len(taken) > 0, "WrongState")
+        taken = [w for w in taken if r.term(w.time) == r.term(taken[0].time)]
         earliest = min(submission.time for submission in taken)
         self._open(run, seat, at, Case(by, earliest, at + r.policy.appeal, taken, _bond(r.policy, taken)))
 
@@ -104,8 +106,11 @@ class Cases(Verdicts):
         require(at < case.deadline, "TooLate")
         if by in (seat.operator, seat.key):
             case.keyed = by != seat.operator
-            require(seat.locked > 0, "InsufficientStake")
-            require(not case.keyed or seat.spent < r.policy.penalty, "InsufficientStake")
+            pending = [] if case.hard else [other for other in seat.cases if other.is_risked_by_seat]
+            keyed = [other for other in pending if other.keyed]
+            require(seat.locked > len(pending) * r.policy.bond, "InsufficientStake")
+            left = r.policy.penalty - seat.spent - len(keyed) * r.policy.bond
+            require(not case.keyed or left > 0, "InsufficientStake")
         else:
             require(by not in (case.challenger, case.co_signer), "Denied")
             self._require_party(r, by, case.earliest, r.policy.bond)
@@ -143,8 +148,8 @@ class Cases(Verdicts):
         if case.stage == Stage.OPEN:
             judgement = Judgement(upheld=case.members, convicts=case.hard)
         elif case.stage == Stage.APPEALED:
-            judgement, _ = count(case)
-            judgement.in_vain = judgement.decided != case.members
+            judgement, final = count(case)
+            judgement.in_vain = final != case.members
         else:
             judgement = Judgement()
         self._close(run, seat, case, at, judgement)

@@ -30,15 +30,22 @@ class Judgement:
         return self.upheld | self.cleared
 
 
+def overcharged(case: Case, j: Judgement) -> bool:
+    """Brought as hard, and found merely false. Those who brought it were wrong about the charge, and whoever appealed was not."""
+    return bool(case.hard and j.upheld and not j.convicts)
+
+
 class Payroll(Work):
     def _pay_out(self, r: Run, seat: Seat, case: Case, j: Judgement, lost: int, pool: int) -> None:
         """`lost`: what challenger and co-signer lose each. `pool`: what the seat has paid for a lost appeal."""
         p, members = r.policy, case.members
         whole = min(p.jury_fee * len(members), p.bond)
         pay = whole // case.jurors if case.jurors else 0  # of one juror that was always right
+        if overcharged(case, j):
+            lost = pay * case.jurors
         if lost:
             pool += sum(self._lose(r, party, lost) for party in (case.challenger, case.co_signer) if party)
-        elif j.upheld and case.appellant:
+        elif j.upheld and case.appellant and not overcharged(case, j):
             pool += self._lose(r, case.appellant, p.bond)
         if j.in_vain:
             pool += self._charge_silent(r, case, pay)
@@ -55,7 +62,10 @@ class Payroll(Work):
             right = {i for i in members if i not in j.decided or _agrees(finding, j, i)}
             for juror in jurors:
                 owe(juror, pay * len(right) // len(members))
-        if j.upheld and (not j.cleared or j.hard):
+        if overcharged(case, j):
+            if case.appellant:
+                owe(case.appellant, pay)
+        elif j.upheld and (not j.cleared or j.hard):
             owe(case.challenger, pool * p.finder_bps // BPS)
         elif j.cleared:
             if case.appellant:

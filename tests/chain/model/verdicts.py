@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.chain.types import Role, Stage
-from tests.chain.model.books import BPS, Case, Place, Run, Seat, Submission
-from tests.chain.model.payroll import Judgement, Payroll
+from tests.chain.model.books import Case, Place, Run, Seat, Submission
+from tests.chain.model.payroll import Judgement, Payroll, overcharged
 
 
 def majority(jurors: int) -> int:
@@ -45,14 +45,14 @@ class Verdicts(Payroll):
         lost = paid = 0
         if j.cleared and not j.convicts:
             lost = min(case.bond, p.bond_for(case.units(j.cleared)))
-        elif j.voted and j.upheld and case.appellant is None:
+        elif j.voted and j.upheld and case.appellant is None and not overcharged(case, j):
             paid = self._lose_appeal(r, seat, case)
         if seat.swept:
             pass  # a conviction has taken everything, and the penalty
         elif j.convicts:
             self._convict(run, seat, case, at)
         else:
-            self._carry_out(run, seat, case, at, j.upheld, j.cleared | rest if over else j.cleared)
+            self._carry_out(run, seat, case, at, j, j.cleared | rest if over else j.cleared)
         if j.voted:
             self._pay_out(r, seat, case, j, lost, paid)
         self._enter(case, j, rest, None if over else again_until)
@@ -77,20 +77,20 @@ class Verdicts(Payroll):
             seat.spent += paid
         return paid
 
-    def _carry_out(self, run: int, seat: Seat, case: Case, at: int, upheld: set[int], back: set[int]) -> None:
+    def _carry_out(self, run: int, seat: Seat, case: Case, at: int, j: Judgement, back: set[int]) -> None:
         """Units that return have the maturity they had. Each false submission is a strike, and strikes cost no more than leaves the
         penalty covered."""
         r, p = self.runs[run], self.runs[run].policy
         if not case.bare:
             for i in back:
                 case.listed[i].place = Place.SEAT
-            for i in upheld:
+            for i in j.upheld:
                 case.listed[i].place = Place.REVOKED
-        self._revoke(run, case.units(upheld))
-        if upheld:
-            fees = self._strike(r, seat, at, len(upheld)) * p.fee
+        self._revoke(run, case.units(j.upheld))
+        if j.upheld:
+            fees = self._strike(r, seat, at, len(j.upheld)) * p.fee
             taken = self._take_of_seat(r, seat, fees, spared=p.penalty - seat.spent)
-            self._share_out(taken, case.challenger, BPS)
+            self._share_out(taken, case.challenger, 0 if overcharged(case, j) else p.finder_bps)
 
     def _convict(self, run: int, seat: Seat, case: Case, at: int) -> None:
         """Takes all that had not matured before the seat was accused, its service, and what is left of the penalty."""

@@ -112,6 +112,7 @@ class Comparison:
             ):  # later nobody asks, and who was of that bench may have a new seat
                 bench = len(run.bench(submission.time))
                 yield self._reading("bench", "benchAt", [number, submission.time], bench)
+                yield self._reading("bench", "termOf", [number, submission.time], run.term(submission.time))
         for i, case in enumerate(seat.cases, 1):
             compare = partial(_compare_case, run, seat, case)
             yield self._reading("court", "cases", [number, seat.node, i], "as the model's", compare)
