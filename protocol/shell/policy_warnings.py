@@ -28,7 +28,6 @@ def policy_warnings(policy: Policy, share: Fraction, answers: int) -> list[str]:
     return [
         *(_by_liars(found) for found in pays_by_bench(policy, _MOST).values()),
         *_by_luck(policy, deviations(policy, policy.jury or 1), share, answers),
-        *_by_luck(policy, [each for each in deviations(policy, _BENCHES[-1]) if "framed" in each.name], share, answers),
     ]
 
 
@@ -53,10 +52,9 @@ def _by_luck(policy: Policy, table: list[Deviation], share: Fraction, answers: i
                 f" ({each.loses_by}), of whose answers {float(share):.0%} are checked"
             )
         if each.luck == "answered" and each.gains > each.loses:
-            liars = 1 + policy.co_signers if "false challenge" not in each.name else 1
-            of = "validators" if "framed" in each.name else "nodes"
+            liars = 1 + policy.co_signers if "accusation" in each.name else 1
             said.append(
-                f"{each.name} pays with {_liars(liars)} unless {float(each.even):.0%} of {of} appeal in"
+                f"{each.name} pays with {_liars(liars)} unless {float(each.even):.0%} of nodes appeal in"
                 f" time: it takes {tokens(each.gains)} ({each.gains_by}) or loses {tokens(each.loses)} ({each.loses_by})"
             )
     return said

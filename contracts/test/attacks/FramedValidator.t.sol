@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
@@ -60,6 +61,19 @@ contract FramedValidatorTest is World {
             assertEq(bonds.accounts(validators[3]).active, STAKE + JURY_FEE / 3);
             vm.revertToState(snapshot);
         }
+    }
+
+    function test_nor_where_the_jury_costs_nothing() public {
+        IPolicies.Policy memory p = policy();
+        p.juryFee = 1; // of two jurors none gets anything
+        switchTo(p);
+        uint256 number = accuse(0, 1, submit(0, 100));
+        vm.prank(validators[2]);
+        court.appeal(run, nodes[0], number);
+        ballot(3, 0, number, 1, 0);
+        ballot(4, 0, number, 1, 0);
+        assertStage(0, number, ICourt.Stage.Upheld);
+        assertEq(bonds.accounts(validators[2]).active, STAKE);
     }
 
     /// @dev Where the jury finds the charge right, whoever stood by the work pays for that.

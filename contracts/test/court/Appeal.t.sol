@@ -448,6 +448,22 @@ contract AppealTest is World {
         assertEq(bonds.accounts(validators[2]).active, STAKE); // no majority found it hard
     }
 
+    /// @dev An accusation takes the only submission that was not decided: the others had nothing left to say.
+    function test_nobody_is_silent_where_all_was_decided() public {
+        IRuns.SubmissionRef[] memory list = submitMany(1, 2, 10);
+        uint256 number = challenge(0, list);
+        appeal(1, number);
+        ballot(1, 1, number, 2, 0);
+        ballot(2, 1, number, 2, 0);
+        accuse(3, 4, list[1]);
+        assertStage(1, number, ICourt.Stage.Appealed);
+        pass(VOTE);
+        settle(1, number);
+        assertStage(1, number, ICourt.Stage.Cleared);
+        assertEq(bench.validators(run, validators[3]).locked, VALIDATOR_STAKE);
+        assertEq(bench.validators(run, validators[4]).locked, VALIDATOR_STAKE);
+    }
+
     function test_an_acquittal_costs_both_who_signed() public {
         uint256 hard = accuse(1, 2, submit(0, 30));
         appeal(0, hard);
