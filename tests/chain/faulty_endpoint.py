@@ -24,7 +24,9 @@ class FaultyEndpoint:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # head and body are two writes, and the second would wait for an acknowledgement
+            disable_nagle_algorithm = (
+                True  # head and body are two writes, and the second would wait for an acknowledgement
+            )
 
             def log_message(self, *_: object) -> None:
                 pass
