@@ -48,15 +48,17 @@ contract OldBenchTest is World {
 
     /// @dev The first that can be taken says whose bench it is, not one that is in a case already.
     function test_what_is_in_a_case_already_does_not_say_which_bench_it_is() public {
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](3);
+        (list[0], list[2]) = (old, submit(0, 100));
         challenge(0, old);
         approve(run, validators[4], true);
         enlist(run, validators[4], true);
         pass(1);
-        (IRuns.SubmissionRef[] memory list,) = withJunk();
+        list[1] = submit(0, 1_000);
         uint256 number = challenge(0, list);
         assertEq(court.cases(run, nodes[0], number).submissions, 1);
         assertState(list[1], ICourt.State.Challenged);
-        assertEq(court.cases(run, nodes[0], number).earliest, runs.submissions(court.submissionId(run, list[1])).time);
+        assertState(list[2], ICourt.State.Submitted);
     }
 
     /// @dev Work of one second, of several, and of the second in which the bench changes is still the old bench's.
