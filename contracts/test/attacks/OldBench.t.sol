@@ -71,6 +71,10 @@ contract OldBenchTest is World {
         approve(run, validators[4], true);
         enlist(run, validators[4], true);
         list[2] = submit(0, 1); // the same second: whoever came in it does not judge it
+        pass(1);
+        IRuns.SubmissionRef[] memory later = new IRuns.SubmissionRef[](2);
+        (later[0], later[1]) = (submit(0, 1), list[2]);
+        assertEq(court.cases(run, nodes[0], challenge(0, later)).submissions, 1);
         assertEq(court.cases(run, nodes[0], challenge(0, list)).submissions, 3);
     }
 
