@@ -3,7 +3,7 @@
 Every case is answered by itself: several may be open about the same submission. The bond of an appeal comes out of what the seat has
 locked, so no money is needed at hand. Silence convicts; what this node itself finds false is left to its operator
 (`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible. What the key's lost appeals cost comes out of the
-seat's penalty; once that is spent, appeals are the operator's alone. A case whose vote found no majority in time keeps the seat's units until
+seat's penalty; once that is spent, or would be by those of soft cases that are pending, appeals are the operator's alone. A case whose vote found no majority in time keeps the seat's units until
 somebody settles it: where its challenger does not, this node does.
 """
 

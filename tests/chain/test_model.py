@@ -71,6 +71,8 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "an even jury that ties convicts": ("verdicts.majority", lambda jurors: (jurors + 1) // 2),
     "who was wronged gets more than half": ("payroll.COMPENSATION_BPS", 6_000),
     "silence is free": ("payroll.Payroll._charge_silent", lambda *_: 0),
+    "who charges too much loses nothing": ("payroll.overcharged", lambda *_: False),
+    "an appeal of too hard a charge costs a bond": ("verdicts.overcharged", lambda *_: False),
     "a hard case stops no pay": ("books.Seat.open_hard", property(lambda seat: 0)),
     "a stranger is trusted like a proven seat": ("seats.Seats._trust", _trust_all),
 }  # fmt: skip
@@ -153,6 +155,30 @@ def _challenge_twice(twins: Twins) -> None:
     twins.challenge_again(VALIDATORS[1], *case)
 
 
+def _appeal_much(twins: Twins) -> None:
+    """By the key, of whose penalty three lost appeals leave nothing; then by the operator."""
+    refs = _submitted(twins, 1, 1, 1, 1, 1, run=2)
+    for number, (validator, ref) in enumerate(zip(VALIDATORS, refs, strict=True), 1):
+        twins.challenge(validator, 2, [ref])
+        twins.appeal(NODES[0], 2, NODES[0].address, number)
+    for number in (4, 5):
+        twins.appeal(OPERATORS[0], 2, NODES[0].address, number)
+
+
+def _challenge_across_a_change(twins: Twins) -> None:
+    """The second is of another bench, and has a case of its own after the first."""
+    refs = _submitted(twins, 5)
+    twins.wait_until(twins.now + 1)
+    twins.enlist(VALIDATORS[4], 1, False)
+    twins.wait_until(twins.now + 1)
+    refs += _submitted(twins, 6)
+    twins.challenge(VALIDATORS[0], 1, refs)
+    twins.challenge(VALIDATORS[1], 1, refs)
+    assert [case.earliest for case in twins.model.runs[1].seats[NODES[0].address].cases] == [
+        submission.time for submission in twins.model.runs[1].seats[NODES[0].address].submissions
+    ]
+
+
 SCENES: dict[str, tuple[Callable[[Twins], object], str, Any]] = {
     "an old key goes on working": (_work_with_an_old_key, "books.Seat.key", property(lambda seat: seat.node)),
     "an old trainer goes on": (_publish_as_an_old_trainer, "books.Run.trainer", lambda run, now: run.policy.trainer),
@@ -161,6 +187,8 @@ SCENES: dict[str, tuple[Callable[[Twins], object], str, Any]] = {
     "bonds do not grow": (_challenge_much, "cases._bond", lambda policy, taken: policy.bond),
     "a conviction takes no penalty": (_convict, "verdicts.Verdicts._convict", lambda m, run, seat, *_: setattr(seat, "swept", True)),
     "an impeachment costs nothing": (_impeach, "bench.Bench._lose", lambda *_: 0),
+    "pending appeals are free": (_appeal_much, "books.Case.is_risked_by_seat", property(lambda case: False)),
+    "benches are mixed": (_challenge_across_a_change, "books.Run.term", lambda run, time: (0, 2**40 - 1)),
     "nobody may challenge again": (_challenge_twice, "books.Case.open", property(lambda case: case.disputed)),
 }  # fmt: skip
 

@@ -185,7 +185,7 @@ interface ICourt {
     // ---- cases ------------------------------------------------------------------------------------------------------
 
     /// @notice Disputes submissions of one seat: each that is upheld earns nothing, and is a strike. One bond for all, which grows
-    /// with what they are worth; a challenger loses the bond of a case that had listed only what was cleared.
+    /// with what they are worth; a challenger loses the bond of a case that had listed only what was cleared. It gets finderBps of the fees.
     /// @param list At most 255 submissions; those past their window or in a case already are left out, and those that have another bench than
     /// the first that is not: they need a case of their own.
     /// @param evidence EIP-712 digest of the challenger's verdict.
@@ -214,8 +214,10 @@ interface ICourt {
     ) external returns (uint256 number);
 
     /// @notice Asks the bench to vote. The seat's key or its operator calls: lost, it costs `bond` of the seat's lock, and what the
-    /// key alone loses comes out of the seat's penalty. Or a validator of the bench that stands by the submissions, with a bond of
-    /// its own, where a juror is left without it.
+    /// key alone loses comes out of the seat's penalty. What is brought as soft is refused where the seat's appeals that are not decided would
+    /// take all of either, should they be lost. Or a validator of the bench that stands by the submissions, with a bond of its own, where a
+    /// juror is left without it. An appeal is lost where nothing is cleared, unless the case was brought as hard and is found merely false: then
+    /// those who brought it pay the jury.
     function appeal(uint256 run, address seat, uint256 number) external;
 
     /// @notice A juror's verdict on each submission of the case. Decides at once what a majority of the bench has found.

@@ -48,15 +48,17 @@ contract OldBenchTest is World {
 
     /// @dev The first that can be taken says whose bench it is, not one that is in a case already.
     function test_what_is_in_a_case_already_does_not_say_which_bench_it_is() public {
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](3);
+        (list[0], list[2]) = (old, submit(0, 100));
         challenge(0, old);
         approve(run, validators[4], true);
         enlist(run, validators[4], true);
         pass(1);
-        (IRuns.SubmissionRef[] memory list,) = withJunk();
+        list[1] = submit(0, 1_000);
         uint256 number = challenge(0, list);
         assertEq(court.cases(run, nodes[0], number).submissions, 1);
         assertState(list[1], ICourt.State.Challenged);
-        assertEq(court.cases(run, nodes[0], number).earliest, runs.submissions(court.submissionId(run, list[1])).time);
+        assertState(list[2], ICourt.State.Submitted);
     }
 
     /// @dev Work of one second, of several, and of the second in which the bench changes is still the old bench's.
@@ -69,6 +71,10 @@ contract OldBenchTest is World {
         approve(run, validators[4], true);
         enlist(run, validators[4], true);
         list[2] = submit(0, 1); // the same second: whoever came in it does not judge it
+        pass(1);
+        IRuns.SubmissionRef[] memory later = new IRuns.SubmissionRef[](2);
+        (later[0], later[1]) = (submit(0, 1), list[2]);
+        assertEq(court.cases(run, nodes[0], challenge(0, later)).submissions, 1);
         assertEq(court.cases(run, nodes[0], challenge(0, list)).submissions, 3);
     }
 

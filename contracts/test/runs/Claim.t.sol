@@ -2,6 +2,7 @@
 pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {NoSuchRun, WrongState} from "../../src/interfaces/Errors.sol";
 import {ReentrantToken} from "../support/HostileTokens.sol";
@@ -23,6 +24,19 @@ contract ClaimTest is World {
         if (wait >= ripening(WINDOW)) assertEq(got, uint256(units) * REWARD);
         assertEq(token.balanceOf(operators[0]), got);
         assertEq(runs.funds(run).reserved, uint256(units) * REWARD - got);
+    }
+
+    /// @dev A fifth of nine seconds is two, rounded up: were it one, six of them would be over before the window is.
+    function test_a_window_that_five_does_not_divide_is_no_shorter() public {
+        IPolicies.Policy memory p = policy();
+        p.window = 9;
+        switchTo(p);
+        submit(0, 100);
+        for (uint256 wait = 1; wait < 9; ++wait) {
+            pass(1);
+            (uint256 ready,) = runs.claimable(run, nodes[0]);
+            assertEq(ready, 0);
+        }
     }
 
     function test_anyone_claims_for_the_operator_and_nothing_twice() public {

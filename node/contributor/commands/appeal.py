@@ -50,7 +50,7 @@ def appeal(
     password_file: PasswordFile = None,
     yes: Yes = False,
 ) -> None:
-    """Have the other validators vote on a verdict that is wrong. Costs a bond if they uphold all of it."""
+    """Have the other validators vote on a verdict that is wrong. Costs a bond if they uphold all of it; a hard one only if they find it hard."""
     place = open_home(home)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
@@ -65,7 +65,7 @@ def appeal(
         "Appeal?",
         [
             *(f"appeals   against {_verdict(case)} on step {ref.step}, sequence {ref.sequence}" for _, case in found),
-            f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if nothing of it is cleared",
+            f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if nothing of it is cleared, and a hard verdict is found hard",
             f"decided   by a majority of the other validators that were seated before the work, within {duration(policy.vote)}; "
             "without one the submission is paid, unless another validator challenges it again",
             f"costs     at most {gas / 1e18:.6f} ETH of gas",

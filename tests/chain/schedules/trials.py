@@ -12,7 +12,7 @@ from tests.chain.schedules.labour import Labour
 from tests.chain.twins.people import BENCHES, NODES, OPERATORS, VALIDATORS
 
 minds = st.sampled_from(
-    ["clear", "clear", "false", "hard", *["mixed"] * 3, "half-hard", "some-hard", "silent", "silent", "abstain"]
+    ["clear", "clear", "false", "hard", *["mixed"] * 3, "half-hard", "one-cheat", "silent", "silent", "abstain"]
 )
 """What a juror makes of a case: see `_findings`."""
 opinions = st.tuples(minds, st.lists(st.one_of(st.none(), st.none(), minds), min_size=6, max_size=6))
@@ -23,8 +23,12 @@ def _findings(case: Case, mind: str, seed: int) -> tuple[set[int], set[int]]:
     listed = set(range(len(case.listed)))
     some = {i for i in listed if (seed + i) % 2}
     found = {
-        "false": (listed, set()), "hard": (listed, listed), "mixed": (some, set()), "half-hard": (listed, some), "some-hard": (some, some)
-    }  # fmt: skip
+        "false": (listed, set()),
+        "hard": (listed, listed),
+        "mixed": (some, set()),
+        "half-hard": (listed, some),
+        "one-cheat": (some, some),
+    }
     return found.get(mind, (set(), set()))
 
 
