@@ -13,24 +13,22 @@ Covers: transport and plausibility. Which of two answers is true: witnesses.py.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from math import isfinite
 from typing import Any
 
-import requests
-
-from protocol import canonical, metrics
+from protocol import metrics
+from protocol.chain import transport
+from protocol.chain.ahead import Ahead
+from protocol.chain.batches import Batches
 from protocol.chain.networks import SETTLED_BLOCKS
+from protocol.chain.transport import Failed, Request, Transport
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import Malformed, RpcUnavailable, StaleHead
+from protocol.errors import RpcUnavailable, StaleHead
 from protocol.metrics import host_of
 from protocol.retry import Backoff
 
@@ -51,8 +49,6 @@ _TRIES, _PAUSE_SECONDS = 3, 0.25
 """How often one endpoint is asked one question when it refuses at once, and the pause between. For questions that go to it by name."""
 _SILENT_SECONDS = 2.0
 """How long an endpoint may take that did not answer the last time, while another does."""
-_HELD_SECONDS_MAX = 600.0  # whatever a Retry-After says
-_BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
 
@@ -86,8 +82,6 @@ def shown(url: str) -> str:
 @dataclass
 class _Endpoint:
     url: str
-    settings: dict[str, Any]
-    """What the environment says of proxies and certificates, read once and not for every request."""
     head: int = 0
     """Block number it last called its newest."""
     moved: float = float("-inf")
@@ -110,7 +104,7 @@ class Endpoints:
 
     def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
-        self._endpoints = [_Endpoint(url, _environment(url)) for url in urls]
+        self._endpoints = [_Endpoint(url) for url in urls]
         self._timeout = timeout
         self.clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
@@ -118,7 +112,9 @@ class Endpoints:
             _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
         )  # that it answers again says nothing for it
         self._held = Backoff(_REST_SECONDS, clock=clock)  # that said when to come back
-        self._local = threading.local()
+        self._transport = Transport()
+        self._batches = Batches(clock)
+        self._threads = threading.local()
         self._checked_at = float("-inf")
         self._confirmed = 0  # the newest block that two endpoints know
         self.head_age = 0.0
@@ -134,26 +130,78 @@ class Endpoints:
 
     def ask(self, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         """As make_request, for an answer of at most `cap` bytes."""
+        if (known := self.known(None, method, params)) is not None:
+            return known
         self._compare_sometimes()
         silence: type[RpcUnavailable] = RpcUnavailable
         for place in self.order():
             try:
                 return self._try(self._endpoints[place], method, params, cap)
-            except _Failed as error:
+            except Failed as error:
                 silence = StaleHead if error.reason == _STALE else silence
         raise silence("; ".join(f"{e.shown}: {e.last_error}" for e in self._endpoints))
 
     def ask_one(self, place: int, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         """As `ask`, of exactly the endpoint at `place`, even where it rests; asked again at once unless it is gone."""
+        if (known := self.known(place, method, params)) is not None:
+            return known
         self._compare_sometimes()
         endpoint = self._endpoints[place]
         try:
             return self._try(
                 endpoint, method, params, cap, tries=1 if method == _SENDING or self.is_gone(place) else _TRIES
             )
-        except _Failed as error:
+        except Failed as error:
             silence = StaleHead if error.reason == _STALE else RpcUnavailable
             raise silence(f"{endpoint.shown}: {endpoint.last_error}") from error
+
+    # ---- asking ahead --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def ahead(self, ahead: Ahead, asked: Sequence[Request], *, cap: int | None = None) -> Iterator[None]:
+        """Asks `asked` of one endpoint together; within, this thread's requests take what was answered (ahead.py). What was not is
+        asked when it comes up. Raises EndpointsDisagree."""
+        if len(asked) > 1:
+            self._compare_sometimes()
+            self._fetch(ahead, asked, cap or ANSWER_BYTES_MAX)
+        outer, self._threads.ahead = self._ahead, ahead
+        try:
+            yield
+        finally:
+            self._threads.ahead = outer
+
+    @property
+    def _ahead(self) -> Ahead | None:
+        """What this thread has asked ahead."""
+        return getattr(self._threads, "ahead", None)
+
+    def known(self, place: int | None, method: str, params: Any) -> dict[str, Any] | None:
+        """The answer of the endpoint at `place`, None: of any, where it was asked ahead."""
+        ahead = self._ahead
+        if ahead is None or place not in (None, ahead.place):
+            return None
+        if method == _SENDING:
+            ahead.forget()
+        return ahead.take((method, params))
+
+    def _fetch(self, ahead: Ahead, asked: Sequence[Request], cap: int) -> None:
+        endpoint = self._endpoints[ahead.place]
+        if self.rests(ahead.place):
+            return
+        host = host_of(endpoint.url)
+
+        def post(body: object) -> Any:
+            with _SECONDS.time(endpoint=host):
+                return self._post(endpoint, body, cap)
+
+        for request, answer in zip(asked, self._batches.ask(endpoint.url, asked, post), strict=True):
+            if answer is None:
+                continue
+            _CALLS.add(endpoint=host, method=request[0])
+            self._note_answer(endpoint)
+            self._note_head(endpoint, *request, answer)
+            if not (endpoint.is_stale and _asks_for_newest(*request)):
+                ahead.keep(request, answer)
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
@@ -191,15 +239,15 @@ class Endpoints:
         log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
 
     def _try(self, endpoint: _Endpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
-        """The answer of one, and what can be learned from it. Raises _Failed, which is noted already."""
+        """The answer of one, and what can be learned from it. Raises Failed, which is noted already."""
         host = host_of(endpoint.url)
         for left in reversed(range(tries)):
             self._wait_for(endpoint)
             try:
                 with _SECONDS.time(endpoint=host):
-                    answer = self._ask(endpoint, _request(method, params), cap)
+                    answer = self._ask(endpoint, method, params, cap)
                 break
-            except _Failed as error:
+            except Failed as error:
                 _ERRORS.add(endpoint=host, reason=error.reason)
                 if not left or error.reason in _SLOW:
                     self._note_failure(endpoint, str(error))
@@ -211,15 +259,17 @@ class Endpoints:
         self._note_head(endpoint, method, params, answer)
         if endpoint.is_stale and _asks_for_newest(method, params):
             _ERRORS.add(endpoint=host, reason=_STALE)
-            raise _Failed(endpoint.last_error, _STALE)
+            raise Failed(endpoint.last_error, _STALE)
+        if (ahead := self._ahead) is not None and self._endpoints[ahead.place] is endpoint:
+            ahead.note((method, params), answer)
         return answer
 
     def _wait_for(self, endpoint: _Endpoint) -> None:
-        """Waits until an endpoint may be asked again that said when. Raises _Failed where that is longer than an answer may take."""
+        """Waits until an endpoint may be asked again that said when. Raises Failed where that is longer than an answer may take."""
         seconds = self._held.left(endpoint.url)
         if seconds > self._timeout:
             endpoint.last_error = f"asks to be left alone for {seconds:.0f} s more"
-            raise _Failed(endpoint.last_error, "busy")
+            raise Failed(endpoint.last_error, "busy")
         if seconds:
             self.clock.sleep(seconds)
 
@@ -302,7 +352,7 @@ class Endpoints:
                 self._note_number(endpoint, number)
                 if self.head_age:
                     self._note_age(endpoint, self._call(endpoint, "eth_getBlockByNumber", ["latest", False]))
-            except (_Failed, TypeError, ValueError) as error:
+            except (Failed, TypeError, ValueError) as error:
                 self._note_failure(endpoint, str(error))
         if len(heads) < 2:
             return
@@ -340,92 +390,36 @@ class Endpoints:
                 block = self._call(self._endpoints[place], "eth_getBlockByNumber", [hex(number), False])
                 if block is not None:
                     hashes[place] = str(block["hash"])
-            except (_Failed, TypeError, KeyError) as error:
+            except (Failed, TypeError, KeyError) as error:
                 self._note_failure(self._endpoints[place], str(error))
         return hashes
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 
     def _call(self, endpoint: _Endpoint, method: str, params: list[Any]) -> Any:
-        return self._ask(endpoint, _request(method, params)).get("result")
+        return self._ask(endpoint, method, params).get("result")
 
-    def _ask(self, endpoint: _Endpoint, body: bytes, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
-        seconds = self._patience(endpoint)
-        until = time.monotonic() + seconds
-        try:
-            with self._session().post(
-                endpoint.url,
-                data=body,
-                headers={"Content-Type": "application/json"},
-                timeout=seconds,
-                **endpoint.settings,
-            ) as response:
-                parts, size = [], 0
-                for part in response.iter_content(1 << 16):
-                    size += len(part)
-                    parts.append(part)
-                    if size > cap:
-                        raise _Failed(f"answers with more than {cap} bytes", "oversized")
-                    if time.monotonic() > until:
-                        raise _Failed(f"no whole answer within {seconds:g} s", "timeout")
-                if response.status_code in (429, 503):
-                    self._held.hold(endpoint.url, _seconds(response.headers.get("Retry-After"), self.clock.wall()))
-                if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):
-                    raise _Failed(f"HTTP {response.status_code}", "refused")
-        except requests.exceptions.Timeout as error:
-            raise _Failed(f"no answer within {seconds:g} s", "timeout") from error
-        except (requests.exceptions.RequestException, OSError) as error:
-            from protocol.deadline import why
+    def _ask(self, endpoint: _Endpoint, method: str, params: Sequence[Any], cap: int | None = None) -> dict[str, Any]:
+        return transport.answer_of(self._post(endpoint, transport.one(method, params), cap or ANSWER_BYTES_MAX))
 
-            raise _Failed(f"no answer ({why(error)})", "unreachable") from error
+    def _post(self, endpoint: _Endpoint, body: object, cap: int) -> Any:
+        """The JSON that one endpoint answers with. Raises Failed."""
+        seconds, now = self._patience(endpoint), self.clock.wall()
         try:
-            answer = canonical.parse(b"".join(parts), "the answer")
-        except Malformed as error:
-            raise _Failed(str(error), "malformed") from error
-        if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
-            raise _Failed("the answer is no JSON-RPC", "malformed")
-        refusal = answer.get("error")
-        if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
-            raise _Failed(f"busy: {str(refusal.get('message'))[:100]}", "busy")
-        return answer
+            return self._transport.post(endpoint.url, body, seconds=seconds, cap=cap, now=now)
+        except Failed as error:
+            if error.rest:
+                self._held.hold(endpoint.url, error.rest)
+            raise
 
     def _patience(self, endpoint: _Endpoint) -> float:
         """Seconds that it may take for an answer."""
         is_needed = endpoint.silent_since is None or all(each.silent_since is not None for each in self._endpoints)
         return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)
 
-    def _session(self) -> requests.Session:
-        """One per thread: requests' sessions are not safe to share."""
-        if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
-            self._local.session.trust_env = False
-        session: requests.Session = self._local.session
-        return session
-
-
-def _request(method: str, params: Sequence[Any]) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).encode()
-
-
-def _seconds(retry_after: str | None, now: float) -> float:
-    """What a Retry-After says, in seconds or as a date; 0 where it says nothing that can be read."""
-    try:
-        seconds = float(retry_after or 0)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(str(retry_after)).timestamp() - now
-        except ValueError:
-            return 0.0
-    return min(max(0.0, seconds), _HELD_SECONDS_MAX) if isfinite(seconds) else 0.0
-
 
 def _asks_for_newest(method: str, params: Any) -> bool:
     return method == "eth_getBlockByNumber" and bool(params) and params[0] == "latest"
-
-
-def _environment(url: str) -> dict[str, Any]:
-    """Arguments of a streamed request."""
-    return dict(requests.Session().merge_environment_settings(url, {}, True, None, None))
 
 
 class OneEndpoint:
@@ -440,11 +434,3 @@ class OneEndpoint:
 
     def ask(self, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         return self._endpoints.ask_one(self._place, method, params, cap=cap)
-
-
-class _Failed(Exception):
-    """One endpoint did not answer as it should; `reason` is a word for the metrics."""
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason

@@ -18,7 +18,7 @@ from protocol.chain.client import Chain
 from protocol.chain.ethereum import data, quantity
 from protocol.chain.events import Event
 from protocol.chain.log_reader import LogReader
-from protocol.chain.sync import REORG_BLOCKS
+from protocol.chain.standing import REORG_BLOCKS
 from protocol.errors import RpcUnavailable, WrongChain
 
 _AGAIN = 6  # as in sync.py: blocks before the new ones whose events are asked for once more

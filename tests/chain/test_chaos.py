@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
 from swarm.processes import free_port, wait_until
 from swarm.world import DAY, TOKEN, World
 
@@ -32,7 +33,6 @@ from protocol.chain.view import Submission
 from protocol.chain.writing import Writer
 from protocol.errors import DeadlineExceeded, MurmurationError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
 
 ROOT = Path(__file__).parent.parent.parent
 DEPTH_MAX = 5

@@ -12,6 +12,7 @@ from threading import Event
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, result
 from swarm.processes import ROOT
 from swarm.world import DAY, TOKEN
 
@@ -20,7 +21,6 @@ from protocol.chain.deploy import Deployment, deploy_to
 from protocol.chain.writing import Writer
 from protocol.errors import ChainError, ConfigError
 from protocol.identity import Key, save_keystore
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, result
 
 PASSWORD = "canary-2b81"
 SINK = "0x" + "51" * 20

@@ -8,6 +8,7 @@ from email.utils import formatdate
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
@@ -15,7 +16,6 @@ from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, error, result
 from tests.clock import VirtualClock
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
@@ -32,7 +33,6 @@ from protocol.errors import (
 from protocol.identity import Key
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.peers import PeerSettings
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
 
 QUICK = SendLimits(deadline=20, stuck=0.2)
 
