@@ -20,7 +20,8 @@ from eth_utils import to_checksum_address
 from protocol.chain import artifacts, reverts
 from protocol.chain.ahead import Ahead, Turns
 from protocol.chain.contract import Contract, EventType, Function, NoContract
-from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint, shown
+from protocol.chain.endpoint import shown
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.chain.transport import Request
@@ -168,6 +169,10 @@ class Access:
     def ahead(self, *asked: Request, cap: int = ANSWER_BYTES_MAX) -> AbstractContextManager[None]:
         """Asks all of this together; within, these answers are taken (ahead.py)."""
         return self.provider.ahead(Ahead(self.place, self.provider.clock), asked, cap=cap)
+
+    def is_beyond(self, number: int) -> bool:
+        """Whether the endpoint has lately named a newer block its newest."""
+        return self.provider.head(self.place) > number
 
     def turns(self) -> Turns:
         """For a loop that asks about the newest block time and again."""

@@ -29,6 +29,8 @@ class Ahead:
 
     def __init__(self, place: int, clock: Clock) -> None:
         self.place = place
+        self.outer: Ahead | None = None
+        """What was asked ahead before, and is asked where this knows nothing."""
         self._clock = clock
         self._kept: dict[str, tuple[Answer, float]] = {}
 
@@ -93,4 +95,4 @@ def _is_of_the_newest(asked: Request) -> bool:
 
 def _key(asked: Request) -> str:
     method, params = asked
-    return json.dumps([method, params])
+    return json.dumps([method, params], sort_keys=True)

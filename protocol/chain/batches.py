@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from protocol.chain import transport
+from protocol.chain.multicall import Multicall
 from protocol.chain.transport import Failed, Request
 from protocol.clock import Clock
 from protocol.retry import Backoff
@@ -29,19 +30,29 @@ class Batches:
 
     def __init__(self, clock: Clock) -> None:
         self._refused = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
+        self._multicall = Multicall()
 
     def ask(self, url: str, asked: Sequence[Request], post: Callable[[object], Any]) -> list[Answer | None]:
         """An answer for each request, None where it is to be asked for by itself; `post` sends a body to the endpoint."""
-        found: list[Answer | None] = []
-        for start in range(0, len(asked), BATCH_MOST):
-            found += self._ask(url, asked[start : start + BATCH_MOST], post)
+        found: list[Answer | None] = [None] * len(asked)
+        planned = self._multicall.plan(url, asked)
+        for start in range(0, len(planned), BATCH_MOST):
+            part = planned[start : start + BATCH_MOST]
+            answers = self._ask(url, [request for request, _ in part], post)
+            for (_, places), answer in zip(part, answers, strict=True):
+                if answer is not None:
+                    for place, one in zip(places, self._multicall.answers(url, places, answer), strict=True):
+                        found[place] = one
         return found
 
     def _ask(self, url: str, asked: Sequence[Request], post: Callable[[object], Any]) -> list[Answer | None]:
-        if len(asked) < 2 or url in self._refused:
+        if url in self._refused:
             return [None] * len(asked)
         try:
-            answers = transport.answers_of(post(transport.batch(asked)), len(asked))
+            if len(asked) == 1:
+                answers = [transport.answer_of(post(transport.one(*asked[0])))]
+            else:
+                answers = transport.answers_of(post(transport.batch(asked)), len(asked))
         except Failed as error:
             rest = self._refused.failed(url)
             log.info("an RPC endpoint does not answer a batch (%s); asking one by one for %g s", error, rest)

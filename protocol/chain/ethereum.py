@@ -114,7 +114,8 @@ class Ethereum:
 
     def transaction_count(self, account: str, which: Which = "latest") -> int:
         """Transactions that an account has sent up to a block: its next nonce there."""
-        return quantity(self.request("eth_getTransactionCount", account, _which(which)))
+        method, params = account_count(account, which)
+        return quantity(self.request(method, *params))
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """None where the endpoint knows of none."""
@@ -147,6 +148,11 @@ def numbered_block(which: Which) -> Request:
 def call_request(transaction: Mapping[str, Any], which: Which) -> Request:
     """What Ethereum.call asks."""
     return "eth_call", (transaction, _which(which))
+
+
+def account_count(account: str, which: Which = "latest") -> Request:
+    """What Ethereum.transaction_count asks."""
+    return "eth_getTransactionCount", (account, _which(which))
 
 
 def quantity(value: object) -> int:

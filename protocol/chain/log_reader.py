@@ -17,6 +17,8 @@ from protocol.errors import Malformed, RpcUnavailable
 log = logging.getLogger(__name__)
 
 ANSWER_BYTES = 16 << 20  # of events in one answer; some 20,000 of them
+SOON_SECONDS = 120.0
+"""What has happened for so long may be asked for without saying where it ends."""
 _NEWEST = 1 << 62  # above all numbers of blocks
 _MANY = 1_000
 """Providers cut answers at round numbers, and some do not say so."""

@@ -26,7 +26,7 @@ from protocol import metrics
 from protocol.chain import networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import RpcRefusal, TransactionReceipt
+from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, newest_block
 from protocol.chain.finality import Finality
 from protocol.chain.transaction_log import (
     DROPPED,
@@ -137,7 +137,7 @@ class Sender:
 
         Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
-        with self._lock:
+        with self._lock, self.chain.ahead(account_count(self.key.address), newest_block()):
             self._recover()
             known = self._journal.named(name) if name is not None else None
             if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:

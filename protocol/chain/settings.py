@@ -56,7 +56,9 @@ class ChainSettings(ClientSettings):
     """Block from which events are read; that of the deployment or later."""
     confirmations: int = Field(default=0, ge=0)
     """Blocks to stay behind the head."""
-    poll_seconds: float = Field(default=2.0, gt=0)
+    poll_seconds: float = Field(default=15.0, gt=0)
+    """Between two looks at chain and hub, where nothing tells a role to look at once. A chain for development may be looked at ten times a
+    second; at a public endpoint each look is a request (docs/running.md says what that comes to)."""
 
     def open(self, *, clock: Clock = SYSTEM) -> Chain:
         """Raises WrongChain or RpcUnavailable."""

@@ -31,7 +31,7 @@ from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
 from protocol.chain.ethereum import newest_block, numbered_block
 from protocol.chain.events import Event
-from protocol.chain.log_reader import ANSWER_BYTES
+from protocol.chain.log_reader import ANSWER_BYTES, SOON_SECONDS
 from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.chain.standing import Standing
 from protocol.chain.types import Block
@@ -46,7 +46,6 @@ _FOREIGN_TRIES = 30
 """Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
 _AGAIN = 6
 """Blocks before the new ones whose events are asked for once more: many providers' logs come some blocks later than their headers."""
-_SOON_SECONDS = 120.0  # since the last poll, for events since then to be few
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
 _LAG = metrics.gauge(
     "murmur_book_lag_blocks",
@@ -109,7 +108,7 @@ class Book(View):
         """What a poll asks that finds new blocks and nothing in them, asked for in one request: the newest block, whether the last one
         that was read still stands, the events since. Not where the answer could be a long one, or blocks come rarely."""
         top, since = self._top(), self._chain.provider.clock.monotonic() - self._looked_at
-        if top is None or self._is_behind or since > _SOON_SECONDS or self._confirmations:
+        if top is None or self._is_behind or since > SOON_SECONDS or self._confirmations:
             yield
             return
         best = self._chain.best[0]

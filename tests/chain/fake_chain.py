@@ -83,6 +83,8 @@ class FakeChain:
             case "eth_getTransactionReceipt":
                 found = [entry for entry in self.logs if entry["transactionHash"] == params[0]]
                 return {"logs": found} if found else None
+            case "eth_getCode":
+                return "0x"
             case "eth_call":
                 return self._call(params[0]["data"], int(params[1], 16) if params[1] != "latest" else 1 << 60)
         raise AssertionError(method)

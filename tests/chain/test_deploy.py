@@ -18,7 +18,6 @@ from swarm.world import DAY, TOKEN
 
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
-from protocol.chain.writing import Writer
 from protocol.errors import ChainError, ConfigError
 from protocol.identity import Key, save_keystore
 
@@ -41,7 +40,7 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
 
 
 def sent_by(chain: Chain, key: Key) -> int:
-    return int(Writer(chain.provider, key.address).transaction_count())
+    return int(chain.ethereum.transaction_count(key.address))
 
 
 def deploy(chain: Chain, key: Key, out: Path) -> Deployment:

@@ -205,8 +205,8 @@ def test_a_frozen_endpoint_is_asked_again_once_it_has_caught_up(faulty: FaultyEn
     chain = Chain([faulty.url, second.url], None, timeout=5, clock=clock)
     chain.expect_blocks(60)
     assert chain.block().number == 101
-    faulty.fault = newest(102, age=0)
-    clock.advance(31)
+    faulty.fault = newest(102, age=-61)
+    clock.advance(61)
     assert chain.block().number == 102
 
 

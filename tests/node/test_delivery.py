@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from node.contributor import submission_log as states
 from node.contributor.delivery import Delivery
 from node.contributor.submission_log import SubmissionLog
 from protocol.errors import InsufficientFunds, TransactionReverted
+from protocol.identity import Key
 from protocol.submission import SubmissionRef
 
 
@@ -29,8 +31,10 @@ def test_a_file_is_given_up_only_where_its_commitment_cannot_land(
     def send(call: object, *, name: str) -> None:
         raise refusal
 
-    chain = SimpleNamespace(submit=lambda *_: None, submission=lambda *_: SimpleNamespace(time=0))
-    connection: Any = SimpleNamespace(run=1, block_time=lambda: 1, chain=chain)
+    chain = SimpleNamespace(
+        submit=lambda *_: None, submission=lambda *_: SimpleNamespace(time=0), ahead=lambda *_: nullcontext()
+    )
+    connection: Any = SimpleNamespace(run=1, block_time=lambda: 1, chain=chain, key=Key.generate())
     log, sender = SubmissionLog(tmp_path / "submissions.sqlite"), SimpleNamespace(send=send)
     delivery = Delivery(connection, log, sender, tmp_path, lambda *_, **__: None)  # type: ignore[arg-type]
     made: Any = SimpleNamespace(ref=ref, units=5, path=path)
