@@ -54,6 +54,8 @@ class Batches:
             else:
                 answers = transport.answers_of(post(transport.batch(asked)), len(asked))
         except Failed as error:
+            if error.reason == "busy":  # and would not be less so for requests one by one
+                return [None] * len(asked)
             rest = self._refused.failed(url)
             log.info("an RPC endpoint does not answer a batch (%s); asking one by one for %g s", error, rest)
             return [None] * len(asked)

@@ -374,11 +374,12 @@ class Book(View):
         if not found and end.number == footing.head.number:
             return []
         hashes = {event.block: event.block_hash for event in found}
-        if hashes.get(end.number, end.hash) != end.hash or source.block_hash(end.number) != end.hash:
-            return None
         near = [number for number in hashes if number < first or number > footing.head.number - SETTLED_BLOCKS]
-        wanted = {*near, *list(hashes)[-1:]} - {end.number}
-        blocks = [source.block(number) for number in sorted(wanted)]
+        wanted = sorted({*near, *list(hashes)[-1:]} - {end.number})
+        with source.ahead(*map(numbered_block, (end.number, *wanted))):
+            if hashes.get(end.number, end.hash) != end.hash or source.block_hash(end.number) != end.hash:
+                return None
+            blocks = [source.block(number) for number in wanted]
         if any(block.hash != hashes[block.number] for block in blocks):
             return None
         return blocks

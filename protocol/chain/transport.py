@@ -63,7 +63,7 @@ class Transport:
                 status = response.status_code
                 if status >= 500 or status in (401, 403, 404, 429):
                     rest = _seconds(response.headers.get("Retry-After"), now) if status in (429, 503) else 0.0
-                    raise Failed(f"HTTP {status}", "refused", rest=rest)
+                    raise Failed(f"HTTP {status}", "busy" if status == 429 else "refused", rest=rest)
         except requests.exceptions.Timeout as error:
             raise Failed(f"no answer within {seconds:g} s", "timeout") from error
         except (requests.exceptions.RequestException, OSError) as error:

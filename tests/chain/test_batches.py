@@ -13,6 +13,7 @@ from swarm.world import World
 from protocol.chain import Chain
 from protocol.chain.batches import BATCH_MOST
 from protocol.chain.ethereum import newest_block, numbered_block
+from protocol.chain.events import Published
 from protocol.chain.sync import Book
 from tests.clock import VirtualClock
 
@@ -124,6 +125,27 @@ def test_a_retry_after_holds_for_batches_too(world: World, faulty: FaultyEndpoin
     assert faulty.requests == 2
 
 
+@pytest.mark.parametrize("fault", [Refuse(429), error(-32005, "limit exceeded")])
+def test_an_endpoint_that_has_too_much_to_do_is_not_asked_more_often_for_it(
+    world: World, faulty: FaultyEndpoint, fault: Refuse | bytes
+) -> None:
+    """Batches go on: one by one it would be asked more."""
+    chain = chain_at(world, faulty)
+
+    def busy(method: str, params: Any) -> bytes:
+        if isinstance(fault, Refuse):
+            raise fault
+        return fault
+
+    faulty.fault = busy
+    with chain.ahead(newest_block(), numbered_block(0)):
+        pass
+    faulty.fault = lambda method, params: None
+    before = faulty.requests
+    numbers_of(chain)
+    assert faulty.requests == before + 1
+
+
 def test_what_was_asked_ahead_is_too_old_after_a_block(world: World, faulty: FaultyEndpoint) -> None:
     clock = VirtualClock()
     chain = chain_at(world, faulty, clock)
@@ -181,3 +203,38 @@ def test_a_book_follows_an_endpoint_that_hangs_at_batches(world: World, faulty: 
         world.publish(step)
         book.poll()
         assert book.publication(step) is not None
+
+
+def test_events_beyond_the_head_of_the_same_answer_wait_for_their_block(world: World, faulty: FaultyEndpoint) -> None:
+    """Behind one URL a block may come between two answers of a batch."""
+    book = Book(chain_at(world, faulty), world.run)
+    for _ in range(2):
+        world.anvil.request("evm_mine")
+        book.poll()
+    step = world.chain.published(world.run)
+    world.anvil.request("evm_mine")  # a new block, in which nothing happened
+    world.publish(step)
+    event = next(event for event in world.logs() if isinstance(event.data, Published) and event.data.step == step)
+    before = world.anvil.request("eth_getBlockByNumber", hex(event.block - 1), False)
+    faulty.whole = lambda answers: [{**answers[0], "result": before}, *answers[1:]] if len(answers) == 3 else answers
+    assert book.poll().number == event.block - 1
+    assert book.publication(step) is None
+    faulty.whole = lambda answers: answers
+    book.poll()
+    assert book.publication(step) is not None
+
+
+def test_a_block_that_was_read_while_its_fork_went_is_read_again(world: World, faulty: FaultyEndpoint) -> None:
+    """Nothing was found in it, so that it was not looked at twice: the next poll does."""
+    book = Book(chain_at(world, faulty), world.run)
+    for _ in range(2):
+        world.anvil.request("evm_mine")
+        book.poll()
+    step, here = world.chain.published(world.run), world.anvil.request("evm_snapshot")
+    world.anvil.request("anvil_mine", hex(20))
+    book.poll()
+    world.anvil.request("evm_revert", here)
+    world.publish(step)
+    world.anvil.request("anvil_mine", hex(40))
+    book.poll()
+    assert book.publication(step) is not None
