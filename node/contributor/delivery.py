@@ -15,6 +15,7 @@ from node.contributor import submission_log
 from node.contributor.generation import Made, path_of
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain import Sender
+from protocol.chain.ethereum import newest_block
 from protocol.chain.types import Publication, SubmissionState
 from protocol.errors import InsufficientFunds, MurmurationError, TransactionReverted
 from protocol.hub.wire import Refused
@@ -56,11 +57,11 @@ class Delivery:
         """
         run = self._c.run
         ids = [made.ref.submission_id(run) for made in files]
+        if len(files) == 1:
+            call = self._c.chain.submit(run, files[0].ref, files[0].units, beacon)
+        else:
+            call = self._c.chain.submit_many(run, [m.ref for m in files], [m.units for m in files], beacon)
         try:
-            if len(files) == 1:
-                call = self._c.chain.submit(run, files[0].ref, files[0].units, beacon)
-            else:
-                call = self._c.chain.submit_many(run, [m.ref for m in files], [m.units for m in files], beacon)
             self._sender.send(call, name=f"submit/{ids[0].hex()}" + (f"/{len(ids)}" if len(ids) > 1 else ""))
         except (TransactionReverted, InsufficientFunds) as error:
             if self._c.chain.submission(run, files[0].ref).time:  # an earlier attempt was taken after all
@@ -105,8 +106,15 @@ class Delivery:
 
     def _deliver(self, submission: LoggedSubmission, head: Publication | None) -> bool:
         """False when it is to be tried again before there is more."""
+        chain, id = self._c.chain, submission.id
+        with chain.ahead(
+            chain.runs.functions.submissions(id).request(), newest_block()
+        ):  # that is what the hub is told it is at
+            return self._bring(submission, chain.submission(self._c.run, submission.ref), head)
+
+    def _bring(self, submission: LoggedSubmission, found: SubmissionState, head: Publication | None) -> bool:
+        """What to do with one of which the chain says this; returns as `_deliver`."""
         ref = submission.ref
-        found = self._c.chain.submission(self._c.run, ref)
         path = path_of(self._rollouts, ref.root)
         if found.time:
             self._submissions.date(submission.id, found.time)

@@ -22,6 +22,7 @@ from node.contributor.delivery import Delivery
 from node.contributor.demand import Demand
 from node.contributor.failures import Failures
 from node.contributor.generation import Made, Place
+from node.contributor.next_submission import NextSubmission
 from node.contributor.seat_class import SeatClass
 from node.contributor.settings import SeederSettings, WorkSettings
 from node.contributor.submission_log import SubmissionLog
@@ -30,19 +31,18 @@ from node.contributor.workbench import NotRepeated, Workbench
 from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
 from protocol import challenge, metrics
-from protocol.chain.reverts import banned
+from protocol.chain.ethereum import account_count, newest_block
 from protocol.chain.transaction_log import TransactionLog
-from protocol.chain.types import Publication, Role, Seat
+from protocol.chain.types import Publication, Seat
 from protocol.challenge import Int8, Int32
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError, PreflightError, TransactionReverted
+from protocol.errors import MurmurationError, TransactionReverted
 from protocol.gossip.messages import HEAD, NEED
 from protocol.history import kept_seconds
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.shell.connection import Connection
 from protocol.shell.home import Home
-from protocol.shell.money import duration
 from protocol.shell.signals import Ending
 
 log = logging.getLogger("node")
@@ -54,7 +54,6 @@ _SECONDS = metrics.counter(
     "Time spent, by phase: starting, waiting, fetching weights, probing, generating, checking, submitting.",
     "phase",
 )
-_AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the window or for a case.")
 _TRIES = 3  # at work that an environment does not repeat
 _MOVED_ON = (
     "WrongStep",
@@ -115,6 +114,8 @@ class Worker:
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         bench, notices = self._workbench, self._workbench.notices
         self._beacons = Beacons(connection, sender)
+        self._next = NextSubmission(connection, self._say)
+        self._looks = connection.chain.turns()
         self._together = settings.commit_seconds
         self._made: list[Made] = []  # checked, and not committed yet: of one version, in order
         self._made_at = 0.0  # when the first of them was
@@ -175,17 +176,8 @@ class Worker:
 
     def _turn(self) -> None:
         """At most one submission; where there is nothing to do, a pause. What was made before is committed first, where it cannot wait."""
-        seat = self._seat()
-        if seat.open_cases:
-            self._defence.turn(seat)
-        self._c.spec.require_hardware(seat.hardware)
-        self._seat_class.require(seat.hardware)
-        head = self._c.chain.head(self._c.run)
-        is_delivered = self._delivery.deliver_all(head)
-        if self._made and (head is None or head.step != self._made[0].place.step):
-            self._commit(head)
-        beacon = None if head is None else self._beacons.of(head)
-        sequence = self._next_sequence(seat, head, beacon) if is_delivered else None
+        with self._looks.turn():
+            seat, head, beacon, sequence, is_delivered = self._look()
         if (head is None or sequence is None or beacon is None) and self._made:
             self._commit(head)
             return
@@ -206,6 +198,22 @@ class Worker:
             return
         self._submit(head, Place(self._address, head.step, sequence, beacon, seat.hardware))
 
+    def _look(self) -> tuple[Seat, Publication | None, bytes | None, int | None, bool]:
+        """(the seat, the newest version, its beacon, the next sequence for it, whether nothing is left to be delivered)"""
+        seat = self._next.seat()
+        if seat.open_cases:
+            self._defence.turn(seat)
+        self._c.spec.require_hardware(seat.hardware)
+        self._seat_class.require(seat.hardware)
+        head = self._c.chain.head(self._c.run)
+        is_delivered = self._delivery.deliver_all(head)
+        if self._made and (head is None or head.step != self._made[0].place.step):
+            self._commit(head)
+        beacon = None if head is None else self._beacons.of(head)
+        made = sum(made.units for made in self._made)
+        sequence = self._next.sequence(seat, head, beacon, len(self._made), made) if is_delivered else None
+        return seat, head, beacon, sequence, is_delivered
+
     def _tidy(self, seat: Seat) -> None:
         """Forgets what can neither be disputed nor claimed for any more; while a case is open, nothing."""
         if seat.open_cases:
@@ -217,64 +225,6 @@ class Worker:
         before = int(min(self._clock.wall(), now)) - (policy.window + policy.span)
         self._delivery.remove_files(before)
         self._transactions.prune(before)
-
-    def _seat(self) -> Seat:
-        seat = self._c.chain.seat(self._c.run, self._address)
-        now = self._c.block_time()
-        if seat.role == Role.BANNED and not seat.serves(now):
-            raise banned(self._address)
-        if not seat.serves(now):
-            raise PreflightError(
-                f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
-            )
-        return seat
-
-    def _next_sequence(self, seat: Seat, head: Publication | None, beacon: bytes | None) -> int | None:
-        """The next sequence for the head, or None (said to the status) when there is nothing to do for it."""
-        if head is None:
-            self._say("waiting", reason="no weights are published yet")
-            return None
-        sequence = seat.next_sequence(head.step)
-        sequence = None if sequence is None else sequence + len(self._made)
-        units = sum(made.units for made in self._made) + self._most_units
-        reason, now = "", self._c.block_time()
-        suspended = seat.suspended_until(self._c.policy, now)
-        if seat.is_shut(now):
-            reason = f"a hard case is open against this seat; it works again in {duration(seat.shut_until - now)}"
-        elif suspended is not None:
-            reason = f"suspended for {duration(suspended - now)} more, after {seat.strikes} rejected submissions"
-        elif self._c.chain.paused(self._c.run):
-            reason = "the run is paused by its owner"
-        elif seat.since >= head.block:
-            reason = "the seat works from the next version on"
-        elif sequence is None or sequence >= self._c.policy.max_per_step:
-            reason = "done for this version; waiting for the next one"
-        elif beacon is None:
-            reason = "the beacon of this version is made of a block that is still to come"
-        elif self._at_risk + units > seat.most(self._c.policy.leverage):
-            reason = "unclaimed rewards are all that the stake answers for; `node claim`, or wait until they mature"
-        elif not self._can_be_paid(units):
-            reason = "the run's budget cannot pay another submission; its owner can add to it"
-        if reason:
-            self._say("waiting", reason=reason, step=head.step)
-            return None
-        return sequence
-
-    @property
-    def _most_units(self) -> int:
-        """What one submission may claim at most."""
-        spec = self._c.spec
-        return min(self._c.policy.max_units, spec.samples * spec.sampling.max_new_tokens)
-
-    @property
-    def _at_risk(self) -> int:
-        """Units that wait for the window or for a case."""
-        units = self._c.chain.claimable(self._c.run, self._address)[1]
-        _AT_RISK.set(units)
-        return units
-
-    def _can_be_paid(self, units: int) -> bool:
-        return self._c.chain.available(self._c.run) >= units * self._c.policy.reward
 
     def _submit(self, head: Publication, place: Place) -> None:
         at, began = {"step": place.step, "sequence": place.sequence}, self._clock.monotonic()
@@ -296,12 +246,15 @@ class Worker:
     def _commit(self, head: Publication | None) -> None:
         """Commits what was made, and uploads it."""
         made = self._made
-        self._delivery.note(made)
-        self._made = []  # only now: what is in no log would be lost where an endpoint fails
         place = made[0].place
         self._say("submitting", step=place.step, sequence=place.sequence)
         with self._stop.finish_first():
-            with about(made[0].ref.submission_id(self._c.run)):
+            with (
+                about(made[0].ref.submission_id(self._c.run)),
+                self._c.chain.ahead(newest_block(), account_count(self._address)),
+            ):
+                self._delivery.note(made)
+                self._made = []  # only now: what is in no log would be lost where an endpoint fails
                 refusal = self._delivery.commit(made, place.beacon)
                 if refusal is not None:
                     self._require_bearable(refusal, sum(each.units for each in made))
@@ -324,9 +277,9 @@ class Worker:
 
     def _require_bearable(self, refusal: MurmurationError, units: int) -> None:
         """Raises the refusal of a submission when it is this node's own trouble."""
-        self._seat()  # says better why a seat that is gone was refused
+        self._next.seat()  # says better why a seat that is gone was refused
         moved_on = isinstance(refusal, TransactionReverted) and refusal.reason in _MOVED_ON
-        if not moved_on and (isinstance(refusal, TransactionReverted) or self._can_be_paid(units)):
+        if not moved_on and (isinstance(refusal, TransactionReverted) or self._next.can_be_paid(units)):
             raise refusal
 
     def _say(self, state: str, **more: object) -> None:

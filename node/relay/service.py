@@ -73,6 +73,7 @@ class RelayService:
         self._progress = progress
         self._clock = clock
         self._news = connection.news(HEAD, clock=clock)
+        self._looks = connection.chain.turns()
         self._next: int | None = 0
         """The version that the trainer may be writing."""
         self._disk = Backoff(_DISK_REST, _DISK_REST_MOST, clock=clock)
@@ -137,7 +138,8 @@ class RelayService:
             log.warning("%s (%s)", error, error.hint)
 
     def _follow(self, versions: Versions) -> None:
-        head = self._c.chain.head(self._c.run)
+        with self._looks.turn():
+            head = self._c.chain.head(self._c.run)
         if head is None:
             return
         if not versions.holds(head):

@@ -1,6 +1,6 @@
 """Whether the hub has anything new to tell a validator: asked over one poll that the hub holds back, beside the turn.
 
-A validator with nothing to judge would otherwise ask in every turn, thirty times a minute, to be told nothing. With something to
+A validator with nothing to judge would otherwise ask in every turn to be told nothing. With something to
 judge it asks all the same (service.py): what others have said must be heard before it speaks.
 """
 

@@ -7,7 +7,7 @@ a contract's no is explained by reverts.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from enum import StrEnum
@@ -18,10 +18,13 @@ from eth_abi.exceptions import DecodingError
 from eth_utils import to_checksum_address
 
 from protocol.chain import artifacts, reverts
+from protocol.chain.ahead import Ahead, Turns
 from protocol.chain.contract import Contract, EventType, Function, NoContract
-from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint, shown
+from protocol.chain.endpoint import shown
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
+from protocol.chain.transport import Request
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
 from protocol.signing import Domain
@@ -162,6 +165,23 @@ class Access:
         if "error" in answer:
             raise RpcUnavailable(f"{method}: {self.rpc} refuses: {str(answer['error'])[:200]}")
         return answer["result"]
+
+    def ahead(self, *asked: Request, cap: int = ANSWER_BYTES_MAX) -> AbstractContextManager[None]:
+        """Asks all of this together; within, these answers are taken (ahead.py)."""
+        return self.provider.ahead(Ahead(self.place, self.provider.clock), asked, cap=cap)
+
+    def is_beyond(self, number: int) -> bool:
+        """Whether the endpoint has lately named a newer block its newest."""
+        return self.provider.head(self.place) > number
+
+    def turns(self) -> Turns:
+        """For a loop that asks about the newest block time and again."""
+        return Turns(self.provider)
+
+    def known(self, method: str, params: list[Any]) -> Any:
+        """The `result` of a request, where it was asked ahead; None where it was not."""
+        answer = self.provider.known(self.place, method, params)
+        return None if answer is None else answer.get("result")
 
     @cached_property
     def domain(self) -> Domain:

@@ -33,7 +33,7 @@ from protocol.errors import RpcUnavailable
 
 log = logging.getLogger(__name__)
 
-BATCH = 32  # blocks that settle before they are looked at
+BATCH = 64  # blocks that settle before they are looked at
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request
 _EVENTS = 2_000  # in a page, about
 
@@ -119,7 +119,7 @@ class Completeness:
         found = []
         for one in self._witnesses.reachable():
             try:
-                if not self._witnesses.are_several or one.block_hash(at) is not None:
+                if not self._witnesses.are_several or one.is_beyond(at) or one.block_hash(at) is not None:
                     found.append(one)
             except EndpointsDisagree:
                 raise

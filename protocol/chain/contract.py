@@ -22,7 +22,8 @@ from eth_abi.registry import registry as eth_abi_registry
 from eth_typing import ChecksumAddress
 from eth_utils import keccak, to_checksum_address
 
-from protocol.chain.ethereum import Ethereum, Log, Which, data
+from protocol.chain.ethereum import Ethereum, Log, Which, call_request, data
+from protocol.chain.transport import Request
 
 
 class _ExactBytes(BytesEncoder):
@@ -86,6 +87,10 @@ class Function:
             raise NoContract
         values = CODEC.decode(self.outputs, returned)
         return values[0] if len(values) == 1 else values or None
+
+    def request(self, which: Which = "latest") -> Request:
+        """What `call` asks."""
+        return call_request(self.transaction(), which)
 
     def transaction(self) -> dict[str, str]:
         """Fields that every JSON-RPC form of this call has."""

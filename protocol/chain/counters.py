@@ -21,6 +21,7 @@ from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.ethereum import RpcRefusal
 from protocol.chain.events import Challenged, ChallengedAgain, Published, RunCreated, Skipped
 from protocol.chain.log_reader import content
+from protocol.chain.transport import Request
 from protocol.chain.types import Case, Seat, Stage
 from protocol.chain.view import View
 from protocol.chain.witnesses import Lone, Witnesses
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_Case = tuple[str, int, int]
+"""Seat, number, and the block it was opened in."""
 _SEATS = 32  # that are compared with the contract at a time
 _CASES = 32
 _REQUESTS = 64  # per search for something that is missing
@@ -50,12 +53,24 @@ class Counters:
     def compare(self, before: int, at: int) -> None:
         """As of block `at`; seats that did something after block `before` come first. Raises RpcUnavailable while something is
         missing or cannot be looked up, EndpointsDisagree."""
-        if self._is_whole() and self._has_state(at):
-            self._compare_publications(at)
-            for seat in self._seats(before + 1, at):
-                self._compare_seat(seat, before, at)
-            self._compare_cases(at)
+        if self._is_whole():
+            seats, cases, one = self._seats(before + 1, at), self._cases(at), self._asked()[0]
+            with one.ahead(*self._questions(seats, cases, at)):
+                if self._has_state(at):
+                    self._compare_publications(at)
+                    for seat in seats:
+                        self._compare_seat(seat, before, at)
+                    self._compare_cases(cases, at)
         self._turn += 1  # only now: what one endpoint shows to be missing another does not talk away
+
+    def _questions(self, seats: Iterable[str], cases: Iterable[_Case], at: int) -> Iterator[Request]:
+        """What is asked of one endpoint where everything fits."""
+        chain = self._chain
+        yield chain.weights.functions.published(self._run).request(at)
+        for seat in seats:
+            yield chain.runs.functions.seats(self._run, seat).request(at)
+        for name, number, _ in cases:
+            yield chain.court.functions.cases(self._run, name, number).request(at)
 
     def _is_whole(self) -> bool:
         """Whether the book begins with the run, and so should hold all that the contracts count."""
@@ -236,15 +251,19 @@ class Counters:
     def _count_cases(self, seat: str, at: int) -> int:
         return int(self._view.row("SELECT count(*) FROM cases WHERE seat = ? AND block <= ?", (seat, at))[0])
 
-    def _compare_cases(self, at: int) -> None:
-        """Some of the open cases, in turn: whether they are still open, and not appealed, in the contract as well."""
+    def _cases(self, at: int) -> list[_Case]:
+        """Some of the open cases, in turn."""
         query = (
             "SELECT seat, number, block, position FROM cases WHERE stage IN (0, 4) AND position > ? AND block <= ?"
             " ORDER BY position LIMIT ?"
         )
         rows = self._view.rows(query, (self._next_case, at, _CASES))
         self._next_case = rows[-1][3] if len(rows) == _CASES else 0
-        for seat, number, opened, _ in rows:
+        return [row[:3] for row in rows]
+
+    def _compare_cases(self, cases: Iterable[_Case], at: int) -> None:
+        """Whether they are still open, and not appealed, in the contract as well."""
+        for seat, number, opened in cases:
 
             def is_known(counted: Case, seat: str = seat, number: int = number) -> bool:
                 case = self._view.case(seat, number)

@@ -13,24 +13,23 @@ Covers: transport and plausibility. Which of two answers is true: witnesses.py.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from math import isfinite
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-import requests
-
-from protocol import canonical, metrics
+from protocol import metrics
+from protocol.chain import transport
+from protocol.chain.ahead import Ahead
+from protocol.chain.batches import Batches
+from protocol.chain.endpoint import Endpoint
+from protocol.chain.ethereum import newest_block, numbered_block
 from protocol.chain.networks import SETTLED_BLOCKS
+from protocol.chain.transport import Failed, Request, Transport
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import Malformed, RpcUnavailable, StaleHead
+from protocol.errors import RpcUnavailable, StaleHead
 from protocol.metrics import host_of
 from protocol.retry import Backoff
 
@@ -40,19 +39,16 @@ ANSWER_BYTES_MAX = 64 << 20
 _REST_SECONDS, _REST_SECONDS_MAX = 1.0, 60.0
 LAG_BLOCKS = 5
 """An endpoint this far behind a head that two know is passed over. Blocks."""
-_WARN_SECONDS = 300.0  # between warnings that a head is still too old
 _STALE = "stale head"
 _SENDING = "eth_sendRawTransaction"  # may have been taken though no answer came: not sent again from here
 _SLOW = ("timeout", "oversized")  # not asked for again at once
-_CHECK_SECONDS = 30.0  # between comparisons of the endpoints' blocks
+_CHECK_SECONDS = 60.0  # between comparisons of the endpoints' blocks
 PATIENCE_SECONDS = 60.0
 """How long an endpoint may stand still, or be silent after it has answered, before the others go on without it."""
 _TRIES, _PAUSE_SECONDS = 3, 0.25
 """How often one endpoint is asked one question when it refuses at once, and the pause between. For questions that go to it by name."""
 _SILENT_SECONDS = 2.0
 """How long an endpoint may take that did not answer the last time, while another does."""
-_HELD_SECONDS_MAX = 600.0  # whatever a Retry-After says
-_BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
 
@@ -66,7 +62,6 @@ _ERRORS = metrics.counter(
     "reason",
 )
 _SECONDS = metrics.histogram("murmur_rpc_seconds", "Duration of JSON-RPC calls.", "endpoint")
-_HEAD = metrics.gauge("murmur_chain_head_block", "Newest block that an endpoint has named.", "endpoint")
 
 
 class EndpointsDisagree(RpcUnavailable):
@@ -75,42 +70,12 @@ class EndpointsDisagree(RpcUnavailable):
     default_hint = "one of the configured endpoints lies or is on another fork; remove it, or add a third one"
 
 
-def shown(url: str) -> str:
-    """An endpoint's URL for logs, errors and people: user name, path and query hold the customers' keys of RPC providers."""
-    scheme = url.partition("://")[0] if "://" in url else "http"
-    host = host_of(url)
-    hidden = url.removeprefix(f"{scheme}://").rstrip("/") != host
-    return f"{scheme}://{host}{'/…' if hidden else ''}"
-
-
-@dataclass
-class _Endpoint:
-    url: str
-    settings: dict[str, Any]
-    """What the environment says of proxies and certificates, read once and not for every request."""
-    head: int = 0
-    """Block number it last called its newest."""
-    moved: float = float("-inf")
-    """Monotonic seconds when that number last grew."""
-    silent_since: float | None = None
-    """Monotonic seconds of the first failure since it last answered; None: it answers, or was not asked yet."""
-    is_stale: bool = False
-    """Whether the newest block that it last answered with was too old, or from the future."""
-    warned: float = float("-inf")
-    """Monotonic seconds when its old head was last spoken of."""
-    last_error: str = ""
-
-    @property
-    def shown(self) -> str:
-        return shown(self.url)
-
-
 class Endpoints:
     """One or more HTTP endpoints as one. Safe to share between threads."""
 
     def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
-        self._endpoints = [_Endpoint(url, _environment(url)) for url in urls]
+        self._endpoints = [Endpoint(url) for url in urls]
         self._timeout = timeout
         self.clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
@@ -118,7 +83,9 @@ class Endpoints:
             _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
         )  # that it answers again says nothing for it
         self._held = Backoff(_REST_SECONDS, clock=clock)  # that said when to come back
-        self._local = threading.local()
+        self._transport = Transport()
+        self._batches = Batches(clock)
+        self._threads = threading.local()
         self._checked_at = float("-inf")
         self._confirmed = 0  # the newest block that two endpoints know
         self.head_age = 0.0
@@ -134,26 +101,82 @@ class Endpoints:
 
     def ask(self, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         """As make_request, for an answer of at most `cap` bytes."""
+        if (known := self.known(None, method, params)) is not None:
+            return known
         self._compare_sometimes()
         silence: type[RpcUnavailable] = RpcUnavailable
         for place in self.order():
             try:
                 return self._try(self._endpoints[place], method, params, cap)
-            except _Failed as error:
+            except Failed as error:
                 silence = StaleHead if error.reason == _STALE else silence
         raise silence("; ".join(f"{e.shown}: {e.last_error}" for e in self._endpoints))
 
     def ask_one(self, place: int, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         """As `ask`, of exactly the endpoint at `place`, even where it rests; asked again at once unless it is gone."""
+        if (known := self.known(place, method, params)) is not None:
+            return known
         self._compare_sometimes()
         endpoint = self._endpoints[place]
         try:
             return self._try(
                 endpoint, method, params, cap, tries=1 if method == _SENDING or self.is_gone(place) else _TRIES
             )
-        except _Failed as error:
+        except Failed as error:
             silence = StaleHead if error.reason == _STALE else RpcUnavailable
             raise silence(f"{endpoint.shown}: {endpoint.last_error}") from error
+
+    # ---- asking ahead --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def ahead(self, ahead: Ahead, asked: Sequence[Request], *, cap: int | None = None) -> Iterator[None]:
+        """Asks `asked` of one endpoint together; within, this thread's requests take what was answered (ahead.py). What was not is
+        asked when it comes up. Raises EndpointsDisagree."""
+        outer = self._ahead
+        new = [one for one in asked if outer is None or outer.take(one) is None]
+        if len(new) > 1:
+            self._compare_sometimes()
+            self._fetch(ahead, new, cap or ANSWER_BYTES_MAX)
+        ahead.outer, self._threads.ahead = outer, ahead
+        try:
+            yield
+        finally:
+            self._threads.ahead = outer
+
+    @property
+    def _ahead(self) -> Ahead | None:
+        """What this thread has asked ahead."""
+        return getattr(self._threads, "ahead", None)
+
+    def known(self, place: int | None, method: str, params: Any) -> dict[str, Any] | None:
+        """The answer of the endpoint at `place`, None: of any, where it was asked ahead."""
+        ahead, found = self._ahead, None
+        while ahead is not None and found is None:
+            if method == _SENDING:
+                ahead.forget()
+            elif place in (None, ahead.place):
+                found = ahead.take((method, params))
+            ahead = ahead.outer
+        return found
+
+    def _fetch(self, ahead: Ahead, asked: Sequence[Request], cap: int) -> None:
+        endpoint = self._endpoints[ahead.place]
+        if self.rests(ahead.place):
+            return
+        host = host_of(endpoint.url)
+
+        def post(body: object) -> Any:
+            with _SECONDS.time(endpoint=host):
+                return self._post(endpoint, body, cap)
+
+        for request, answer in zip(asked, self._batches.ask(endpoint.url, asked, post), strict=True):
+            if answer is None:
+                continue
+            _CALLS.add(endpoint=host, method=request[0])
+            self._note_answer(endpoint)
+            self._note_head(endpoint, *request, answer)
+            if not (endpoint.is_stale and _asks_for_newest(*request)):
+                ahead.keep(request, answer)
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +196,10 @@ class Endpoints:
         )
         return endpoint.is_stale or endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
 
+    def head(self, place: int) -> int:
+        """Number of the block that it last called its newest; 0: it has named none."""
+        return self._endpoints[place].head
+
     def is_gone(self, place: int) -> bool:
         """Whether it has failed to answer for PATIENCE_SECONDS, whatever it was asked."""
         silent_since = self._endpoints[place].silent_since
@@ -190,16 +217,16 @@ class Endpoints:
         rest = self._doubts.failed(endpoint.url)
         log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
 
-    def _try(self, endpoint: _Endpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
-        """The answer of one, and what can be learned from it. Raises _Failed, which is noted already."""
+    def _try(self, endpoint: Endpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
+        """The answer of one, and what can be learned from it. Raises Failed, which is noted already."""
         host = host_of(endpoint.url)
         for left in reversed(range(tries)):
             self._wait_for(endpoint)
             try:
                 with _SECONDS.time(endpoint=host):
-                    answer = self._ask(endpoint, _request(method, params), cap)
+                    answer = self._ask(endpoint, method, params, cap)
                 break
-            except _Failed as error:
+            except Failed as error:
                 _ERRORS.add(endpoint=host, reason=error.reason)
                 if not left or error.reason in _SLOW:
                     self._note_failure(endpoint, str(error))
@@ -211,23 +238,25 @@ class Endpoints:
         self._note_head(endpoint, method, params, answer)
         if endpoint.is_stale and _asks_for_newest(method, params):
             _ERRORS.add(endpoint=host, reason=_STALE)
-            raise _Failed(endpoint.last_error, _STALE)
+            raise Failed(endpoint.last_error, _STALE)
+        if (ahead := self._ahead) is not None and self._endpoints[ahead.place] is endpoint:
+            ahead.note((method, params), answer)
         return answer
 
-    def _wait_for(self, endpoint: _Endpoint) -> None:
-        """Waits until an endpoint may be asked again that said when. Raises _Failed where that is longer than an answer may take."""
+    def _wait_for(self, endpoint: Endpoint) -> None:
+        """Waits until an endpoint may be asked again that said when. Raises Failed where that is longer than an answer may take."""
         seconds = self._held.left(endpoint.url)
         if seconds > self._timeout:
             endpoint.last_error = f"asks to be left alone for {seconds:.0f} s more"
-            raise _Failed(endpoint.last_error, "busy")
+            raise Failed(endpoint.last_error, "busy")
         if seconds:
             self.clock.sleep(seconds)
 
-    def _note_answer(self, endpoint: _Endpoint) -> None:
+    def _note_answer(self, endpoint: Endpoint) -> None:
         self._backoff.succeeded(endpoint.url)
         endpoint.silent_since = None
 
-    def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
+    def _note_failure(self, endpoint: Endpoint, error: str) -> None:
         endpoint.last_error = error
         if endpoint.silent_since is None:
             endpoint.silent_since = self.clock.monotonic()
@@ -235,7 +264,7 @@ class Endpoints:
         if len(self._endpoints) > 1:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.shown, error, rest)
 
-    def _note_head(self, endpoint: _Endpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
+    def _note_head(self, endpoint: Endpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
         """Learns how far an endpoint is from the answers that pass through."""
         result = answer.get("result")
         if _asks_for_newest(method, params) and isinstance(result, dict):
@@ -246,37 +275,11 @@ class Endpoints:
         with suppress(ValueError):
             self._note_number(endpoint, int(str(result), 16))
 
-    def _note_number(self, endpoint: _Endpoint, number: int) -> None:
-        behind = self._confirmed - LAG_BLOCKS
-        if number < behind <= endpoint.head:
-            log.warning(
-                "RPC endpoint %s is at block %d, others were at %d; passing it over",
-                endpoint.shown, number, self._confirmed,
-            )  # fmt: skip
-        if number > endpoint.head:
-            endpoint.moved = self.clock.monotonic()
-        endpoint.head = number
-        _HEAD.set(number, endpoint=host_of(endpoint.url))
+    def _note_number(self, endpoint: Endpoint, number: int) -> None:
+        endpoint.note_number(number, self._confirmed - LAG_BLOCKS, self.clock.monotonic())
 
-    def _note_age(self, endpoint: _Endpoint, newest: Any) -> None:
-        """Learns from its newest block whether an endpoint, or the whole chain, stands still."""
-        if not isinstance(newest, dict):
-            return
-        try:
-            age = self.clock.wall() - int(str(newest.get("timestamp")), 16)
-        except ValueError:
-            return
-        endpoint.is_stale = 0 < self.head_age < abs(age)
-        if not endpoint.is_stale:
-            endpoint.warned = float("-inf")
-            return
-        endpoint.last_error = f"its newest block is {f'{age:.0f} s old' if age > 0 else f'{-age:.0f} s in the future'}"
-        if self.clock.monotonic() - endpoint.warned > _WARN_SECONDS:
-            endpoint.warned = self.clock.monotonic()
-            if all(e.is_stale for e in self._endpoints):
-                log.error("the chain stands still: %s says that %s", endpoint.shown, endpoint.last_error)
-            else:
-                log.warning("RPC endpoint %s lags: %s; passing it over", endpoint.shown, endpoint.last_error)
+    def _note_age(self, endpoint: Endpoint, newest: Any) -> None:
+        endpoint.note_age(newest, self.head_age, self.clock, lambda: all(each.is_stale for each in self._endpoints))
 
     # ---- comparing -----------------------------------------------------------------------------------------------------
 
@@ -293,23 +296,24 @@ class Endpoints:
         """Asks all endpoints that do not rest for a failure for their heads and for one settled block. Raises EndpointsDisagree when they hold different ones and
         no majority says which."""
         heads: dict[int, int] = {}
+        in_step = [endpoint.head for place, endpoint in enumerate(self._endpoints) if not self.lags(place)]
+        likely = (
+            min(in_step, default=0) - SETTLED_BLOCKS
+        )  # as of the last look, so that it can be asked for in the same request
         for place, endpoint in enumerate(self._endpoints):
             if endpoint.url in self._backoff or endpoint.url in self._held:
                 continue
             try:
-                number = heads[place] = int(self._call(endpoint, "eth_blockNumber", []), 16)
-                self._note_answer(endpoint)
-                self._note_number(endpoint, number)
-                if self.head_age:
-                    self._note_age(endpoint, self._call(endpoint, "eth_getBlockByNumber", ["latest", False]))
-            except (_Failed, TypeError, ValueError) as error:
+                heads[place] = self._look_at(endpoint, likely)
+            except (Failed, TypeError, ValueError) as error:
                 self._note_failure(endpoint, str(error))
         if len(heads) < 2:
             return
         self._confirm(heads)
         for is_last in (False, True):  # one false answer is no lie yet
             in_step = [place for place in heads if not self.lags(place)]
-            settled = min((heads[place] for place in in_step), default=0) - SETTLED_BLOCKS
+            newest = min((heads[place] for place in in_step), default=0) - SETTLED_BLOCKS
+            settled = likely if 0 <= likely <= newest else newest
             hashes = self._hashes(in_step, settled) if settled >= 0 else {}
             counted = Counter(hashes.values()).most_common()
             if len(counted) < 2:
@@ -322,6 +326,24 @@ class Endpoints:
             if is_last:
                 said = ", ".join(f"{self._endpoints[i].shown} says {found[:12]}…" for i, found in hashes.items())
                 raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {said}")
+
+    def _look_at(self, endpoint: Endpoint, likely: int) -> int:
+        """An endpoint's head, noted; asked for together with what is likely to be compared."""
+        asked: list[Request] = [("eth_blockNumber", []), *([newest_block()] if self.head_age else [])]
+        endpoint.said.clear()
+        if likely >= 0:
+            together = [*asked, numbered_block(likely)]
+            answers = self._batches.ask(
+                endpoint.url, together, lambda body: self._post(endpoint, body, ANSWER_BYTES_MAX)
+            )
+            endpoint.said.update((str(one), answer) for one, answer in zip(together, answers, strict=True) if answer)
+        number, *newest = (self._call(endpoint, *one) for one in asked)
+        head = int(number, 16)
+        self._note_answer(endpoint)
+        self._note_number(endpoint, head)
+        if newest:
+            self._note_age(endpoint, newest[0])
+        return head
 
     def _confirm(self, heads: dict[int, int]) -> None:
         """Finds the newest block that two endpoints know; one that only one of them claims must be shown by another as well."""
@@ -337,95 +359,40 @@ class Endpoints:
         hashes: dict[int, str] = {}
         for place in places:
             try:
-                block = self._call(self._endpoints[place], "eth_getBlockByNumber", [hex(number), False])
+                block = self._call(self._endpoints[place], *numbered_block(number))
                 if block is not None:
                     hashes[place] = str(block["hash"])
-            except (_Failed, TypeError, KeyError) as error:
+            except (Failed, TypeError, KeyError) as error:
                 self._note_failure(self._endpoints[place], str(error))
         return hashes
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 
-    def _call(self, endpoint: _Endpoint, method: str, params: list[Any]) -> Any:
-        return self._ask(endpoint, _request(method, params)).get("result")
+    def _call(self, endpoint: Endpoint, method: str, params: Sequence[Any]) -> Any:
+        said = endpoint.said.pop(str((method, params)), None)
+        return (self._ask(endpoint, method, params) if said is None else said).get("result")
 
-    def _ask(self, endpoint: _Endpoint, body: bytes, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
-        seconds = self._patience(endpoint)
-        until = time.monotonic() + seconds
+    def _ask(self, endpoint: Endpoint, method: str, params: Sequence[Any], cap: int | None = None) -> dict[str, Any]:
+        return transport.answer_of(self._post(endpoint, transport.one(method, params), cap or ANSWER_BYTES_MAX))
+
+    def _post(self, endpoint: Endpoint, body: object, cap: int) -> Any:
+        """The JSON that one endpoint answers with. Raises Failed."""
+        seconds, now = self._patience(endpoint), self.clock.wall()
         try:
-            with self._session().post(
-                endpoint.url,
-                data=body,
-                headers={"Content-Type": "application/json"},
-                timeout=seconds,
-                **endpoint.settings,
-            ) as response:
-                parts, size = [], 0
-                for part in response.iter_content(1 << 16):
-                    size += len(part)
-                    parts.append(part)
-                    if size > cap:
-                        raise _Failed(f"answers with more than {cap} bytes", "oversized")
-                    if time.monotonic() > until:
-                        raise _Failed(f"no whole answer within {seconds:g} s", "timeout")
-                if response.status_code in (429, 503):
-                    self._held.hold(endpoint.url, _seconds(response.headers.get("Retry-After"), self.clock.wall()))
-                if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):
-                    raise _Failed(f"HTTP {response.status_code}", "refused")
-        except requests.exceptions.Timeout as error:
-            raise _Failed(f"no answer within {seconds:g} s", "timeout") from error
-        except (requests.exceptions.RequestException, OSError) as error:
-            from protocol.deadline import why
+            return self._transport.post(endpoint.url, body, seconds=seconds, cap=cap, now=now)
+        except Failed as error:
+            if error.rest:
+                self._held.hold(endpoint.url, error.rest)
+            raise
 
-            raise _Failed(f"no answer ({why(error)})", "unreachable") from error
-        try:
-            answer = canonical.parse(b"".join(parts), "the answer")
-        except Malformed as error:
-            raise _Failed(str(error), "malformed") from error
-        if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
-            raise _Failed("the answer is no JSON-RPC", "malformed")
-        refusal = answer.get("error")
-        if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
-            raise _Failed(f"busy: {str(refusal.get('message'))[:100]}", "busy")
-        return answer
-
-    def _patience(self, endpoint: _Endpoint) -> float:
+    def _patience(self, endpoint: Endpoint) -> float:
         """Seconds that it may take for an answer."""
         is_needed = endpoint.silent_since is None or all(each.silent_since is not None for each in self._endpoints)
         return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)
 
-    def _session(self) -> requests.Session:
-        """One per thread: requests' sessions are not safe to share."""
-        if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
-            self._local.session.trust_env = False
-        session: requests.Session = self._local.session
-        return session
-
-
-def _request(method: str, params: Sequence[Any]) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).encode()
-
-
-def _seconds(retry_after: str | None, now: float) -> float:
-    """What a Retry-After says, in seconds or as a date; 0 where it says nothing that can be read."""
-    try:
-        seconds = float(retry_after or 0)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(str(retry_after)).timestamp() - now
-        except ValueError:
-            return 0.0
-    return min(max(0.0, seconds), _HELD_SECONDS_MAX) if isfinite(seconds) else 0.0
-
 
 def _asks_for_newest(method: str, params: Any) -> bool:
     return method == "eth_getBlockByNumber" and bool(params) and params[0] == "latest"
-
-
-def _environment(url: str) -> dict[str, Any]:
-    """Arguments of a streamed request."""
-    return dict(requests.Session().merge_environment_settings(url, {}, True, None, None))
 
 
 class OneEndpoint:
@@ -440,11 +407,3 @@ class OneEndpoint:
 
     def ask(self, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         return self._endpoints.ask_one(self._place, method, params, cap=cap)
-
-
-class _Failed(Exception):
-    """One endpoint did not answer as it should; `reason` is a word for the metrics."""
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
 
+from protocol.chain.transport import Request
 from protocol.chain.types import Block
 
 Log = Mapping[str, Any]
@@ -104,7 +105,8 @@ class Ethereum:
 
     def call(self, transaction: Mapping[str, Any], which: Which = "latest") -> bytes:
         """What a call would return after a block; nothing is sent."""
-        return data(self.request("eth_call", transaction, _which(which)))
+        method, params = call_request(transaction, which)
+        return data(self.request(method, *params))
 
     def base_fee(self) -> int:
         """Wei per gas that the newest block burns; 0 on chains that burn none."""
@@ -112,7 +114,8 @@ class Ethereum:
 
     def transaction_count(self, account: str, which: Which = "latest") -> int:
         """Transactions that an account has sent up to a block: its next nonce there."""
-        return quantity(self.request("eth_getTransactionCount", account, _which(which)))
+        method, params = account_count(account, which)
+        return quantity(self.request(method, *params))
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """None where the endpoint knows of none."""
@@ -129,7 +132,27 @@ class Ethereum:
         self.request("eth_sendRawTransaction", f"0x{raw.hex()}")
 
     def _block(self, which: Which) -> Any:
-        return self.request("eth_getBlockByNumber", _which(which), False)
+        method, params = numbered_block(which)
+        return self.request(method, *params)
+
+
+def newest_block() -> Request:
+    """What Ethereum.block asks."""
+    return numbered_block("latest")
+
+
+def numbered_block(which: Which) -> Request:
+    return "eth_getBlockByNumber", (_which(which), False)
+
+
+def call_request(transaction: Mapping[str, Any], which: Which) -> Request:
+    """What Ethereum.call asks."""
+    return "eth_call", (transaction, _which(which))
+
+
+def account_count(account: str, which: Which = "latest") -> Request:
+    """What Ethereum.transaction_count asks."""
+    return "eth_getTransactionCount", (account, _which(which))
 
 
 def quantity(value: object) -> int:

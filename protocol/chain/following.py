@@ -11,14 +11,16 @@ one that does is told as taken back, and read anew. A chain that is shorter than
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import data, quantity
+from protocol.chain.ethereum import data, newest_block, numbered_block, quantity
 from protocol.chain.events import Event
-from protocol.chain.log_reader import LogReader
-from protocol.chain.sync import REORG_BLOCKS
+from protocol.chain.log_reader import ANSWER_BYTES, SOON_SECONDS, LogReader
+from protocol.chain.standing import REORG_BLOCKS
+from protocol.chain.types import Block
 from protocol.errors import RpcUnavailable, WrongChain
 
 _AGAIN = 6  # as in sync.py: blocks before the new ones whose events are asked for once more
@@ -47,6 +49,7 @@ class Follower:
         self._stakes = stakes
         self._first = self._next = first_block
         self._range = _RANGE
+        self._read_at = float("-inf")  # monotonic, when all was told last
         self._marks: dict[int, bytes] = {}
         """Hashes of blocks that were read, by number, in order."""
         self._told: dict[_Place, Happened] = {}
@@ -55,29 +58,49 @@ class Follower:
     def poll(self) -> Iterator[Happened]:
         """What is new up to the newest block. Raises RpcUnavailable, after which polling again goes on where it stopped, and
         WrongChain where the chain took back more than REORG_BLOCKS or is another one."""
-        head = self._chain.block()
-        yield from self._take_back(head.number)
+        with self._asked_ahead():
+            head = self._chain.block()
+            gone = list(self._take_back(head.number))
+            page = self._next_page(head)
+        yield from gone
+        while page is not None:
+            yield from page
+            page = self._next_page(head)
+        self._read_at = self._chain.provider.clock.monotonic()
+
+    def _asked_ahead(self) -> AbstractContextManager[None]:
+        """As Book.poll: what a look asks that finds new blocks and nothing in them, as one request."""
+        if not self._marks or self._chain.provider.clock.monotonic() - self._read_at > SOON_SECONDS:
+            return nullcontext()
+        first = max(self._first, self._next - _AGAIN)
+        asked = (newest_block(), numbered_block(max(self._marks)), self._reader.request(first))
+        return self._chain.ahead(*asked, cap=ANSWER_BYTES)
+
+    def _next_page(self, head: Block) -> list[Happened] | None:
+        """None where everything up to the head was told."""
         while self._next <= head.number:
             first, last = max(self._first, self._next - _AGAIN), min(head.number, self._next + self._range - 1)
             try:
-                page = self._page(first, last)
+                page = self._page(first, last, head)
             except RpcUnavailable:
                 if last > self._next:
                     self._range = max(1, (last - self._next + 1) // 4)
                     continue
-                page = self._page(last, last)
+                page = self._page(last, last, head)
             self._range = min(_RANGE, 2 * self._range)
             self._next = last + 1
             self._forget(last - REORG_BLOCKS)
-            yield from page
+            return page
+        return None
 
-    def _page(self, first: int, last: int) -> list[Happened]:
-        """What of blocks first … last was not told yet; noted as told."""
-        end = self._chain.block(last)
+    def _page(self, first: int, last: int, head: Block) -> list[Happened]:
+        """What of blocks first … last was not told yet; noted as told. Where that is nothing, up to the head, the next poll takes the second
+        look: it begins with whether that block still stands."""
+        end = head if last == head.number else self._chain.block(last)
         events = self._read(first, last)
         new = [event for event in events if (event.block, event.log_index, event.block_hash) not in self._told]
         times = {number: self._chain.block(number).time for number in {event.block for event in new}}
-        if self._chain.block_hash(last) != end.hash:
+        if (new or end is not head) and self._chain.block_hash(last) != end.hash:
             raise RpcUnavailable(f"reading events: {self._chain.rpc} answers of two forks")
         page = [Happened(event, times[event.block]) for event in new]
         for news in page:

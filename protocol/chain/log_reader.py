@@ -17,6 +17,9 @@ from protocol.errors import Malformed, RpcUnavailable
 log = logging.getLogger(__name__)
 
 ANSWER_BYTES = 16 << 20  # of events in one answer; some 20,000 of them
+SOON_SECONDS = 120.0
+"""What has happened for so long may be asked for without saying where it ends."""
+_NEWEST = 1 << 62  # above all numbers of blocks
 _MANY = 1_000
 """Providers cut answers at round numbers, and some do not say so."""
 
@@ -35,17 +38,10 @@ class LogReader:
     def read(self, first: int, last: int, *, topics: tuple[Any, ...] = ()) -> list[Log]:
         """Events in blocks first … last, in order. `topics` narrow down what follows the run. Raises RpcUnavailable, also where
         the answer is refused, too long or suspiciously round."""
-        query = {
-            "address": list(self._decoder.addresses),
-            "fromBlock": hex(first),
-            "toBlock": hex(last),
-            "topics": [None, self._decoder.topic, *topics],
-        }
         problem = RpcUnavailable(f"reading events: {self._chain.rpc} did not answer")
         for one in self._chain.best:
             try:
-                answer = one.ask("eth_getLogs", [query], cap=ANSWER_BYTES)
-                logs = self._decoder.decode(answer, first, last)
+                answer, logs = self._ask(one, first, last, topics)
             except EndpointsDisagree:
                 raise
             except RpcUnavailable as error:
@@ -59,6 +55,26 @@ class LogReader:
                 raise RpcUnavailable(f"reading events: an answer of exactly {len(answer)} may be cut short")
             return logs
         raise problem
+
+    def _ask(self, one: Chain, first: int, last: int, topics: tuple[Any, ...]) -> tuple[list[Any], list[Log]]:
+        """(the answer, its events). What was asked ahead ends at the newest block, and may hold some of later ones than `last`."""
+        method, params = self.request(first, None, topics)
+        ahead = one.known(method, params)
+        if ahead is not None:
+            return ahead, [log for log in self._decoder.decode(ahead, first, _NEWEST) if log.block <= last]
+        method, params = self.request(first, last, topics)
+        answer = one.ask(method, params, cap=ANSWER_BYTES)
+        return answer, self._decoder.decode(answer, first, last)
+
+    def request(self, first: int, last: int | None = None, topics: tuple[Any, ...] = ()) -> tuple[str, list[Any]]:
+        """What `read` asks; `last` None: up to the newest block, to be asked ahead."""
+        query = {
+            "address": list(self._decoder.addresses),
+            "fromBlock": hex(first),
+            "toBlock": "latest" if last is None else hex(last),
+            "topics": [None, self._decoder.topic, *topics],
+        }
+        return "eth_getLogs", [query]
 
     def of_transaction(self, transaction: bytes, block: int) -> list[Log] | None:
         """Events of one transaction by its receipt; None where there is no receipt. Raises RpcUnavailable, also where it is of

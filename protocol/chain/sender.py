@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,9 @@ from protocol import metrics
 from protocol.chain import networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import RpcRefusal, TransactionReceipt
+from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, newest_block
 from protocol.chain.finality import Finality
+from protocol.chain.landing import Landing
 from protocol.chain.transaction_log import (
     DROPPED,
     FAILED,
@@ -112,6 +112,7 @@ class Sender:
         self.chain = chain
         self.key = key
         self._journal = journal or TransactionLog()
+        self._landing = Landing(chain, self._journal)
         self._limits = limits or SendLimits()
         self._clock = clock
         self._lock = threading.Lock()
@@ -137,11 +138,11 @@ class Sender:
 
         Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
-        with self._lock:
+        with self._lock, self.chain.ahead(account_count(self.key.address), newest_block()):
             self._recover()
             known = self._journal.named(name) if name is not None else None
             if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:
-                return self._result(known, self._known_receipt(known))
+                return self._result(known, self._landing.known(known))
             if known is not None and known.state == PENDING:  # it is in the chain, and its receipt was nowhere
                 return self._finish(known)
             return self._finish(self._begin(call, name), fresh=True)
@@ -200,10 +201,10 @@ class Sender:
             _POLL_SECONDS, self._usual / 2
         )  # not all of it, or one slow transaction would slow down all later ones
         while True:
-            landed = None if fresh else self._landed(transaction)
+            landed = None if fresh else self._landing.receipt(transaction)
             if self._clock.monotonic() >= resend_at:
                 if not fresh:
-                    landed = landed or self._landed_anywhere(transaction)
+                    landed = landed or self._landing.anywhere(transaction)
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
                     pushed = self._push(transaction, fresh)
@@ -337,7 +338,7 @@ class Sender:
         self._used = self._count()
         doubted = self._journal.landed_from(self._used)
         for transaction in {each.id: each for each in (*unsettled, *doubted)}.values():
-            receipt = self._landed_anywhere(transaction)
+            receipt = self._landing.anywhere(transaction)
             if receipt is None:
                 self._look_for(transaction, is_doubted=transaction in doubted)
                 continue
@@ -361,39 +362,6 @@ class Sender:
         return {attempt.hash for attempt in self._journal.attempts(transaction)}
 
     # ---- reading -------------------------------------------------------------------------------------------------------
-
-    def _landed(self, transaction: Transaction) -> TransactionReceipt | None:
-        """The receipt of whichever attempt was mined, None while none was."""
-        for attempt in self._journal.attempts(transaction):
-            with suppress(RpcUnavailable):
-                if (receipt := self._receipt(attempt.hash)) is not None:
-                    return receipt
-        return None
-
-    def _landed_anywhere(self, transaction: Transaction) -> TransactionReceipt | None:
-        """As `_landed`, of the other endpoints too: the preferred one may lag, or hide what it knows."""
-        attempts = self._journal.attempts(transaction)
-        for one in self.chain.best:
-            if self.chain.provider.rests(one.place):
-                continue
-            with suppress(RpcUnavailable), one.errors("reading a receipt"):
-                for attempt in attempts:
-                    if (receipt := one.ethereum.receipt(attempt.hash)) is not None:
-                        return receipt
-        return None
-
-    def _known_receipt(self, transaction: Transaction) -> TransactionReceipt:
-        """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoint does not know it (any more)."""
-        assert transaction.hash is not None
-        receipt = self._receipt(transaction.hash)
-        if receipt is None:
-            name = f"0x{transaction.hash.hex()}"
-            raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined")
-        return receipt
-
-    def _receipt(self, transaction_hash: bytes) -> TransactionReceipt | None:
-        with self.chain.errors("reading a receipt"):
-            return self.chain.ethereum.receipt(transaction_hash)
 
     def _result(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
         with self.chain.errors(transaction.doing):

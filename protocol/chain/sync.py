@@ -16,20 +16,24 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TypeVar
 
 from protocol import metrics
-from protocol.chain import book_schema
+from protocol.chain import book_schema, standing
 from protocol.chain.book_entries import Entries
 from protocol.chain.client import Chain
 from protocol.chain.completeness import Completeness
 from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
+from protocol.chain.ethereum import newest_block, numbered_block
 from protocol.chain.events import Event
+from protocol.chain.log_reader import ANSWER_BYTES, SOON_SECONDS
 from protocol.chain.networks import SETTLED_BLOCKS
+from protocol.chain.standing import Standing
 from protocol.chain.types import Block
 from protocol.chain.view import Submission, View
 from protocol.chain.witnesses import Footing, Lone, Witnesses
@@ -38,8 +42,6 @@ from protocol.errors import ChainChanged, ConfigError, LockHeld, RpcUnavailable,
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-REORG_BLOCKS = 1_024
-"""Blocks that a chain may take back; twice the depth at which Base's are final on Ethereum. Blocks."""
 _FOREIGN_TRIES = 30
 """Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
 _AGAIN = 6
@@ -75,6 +77,8 @@ class Book(View):
         self._short_since: float | None = None  # monotonic seconds since when the chain is shorter than the book
         self._head = super().head
         self._witnesses = Witnesses(chain, run)
+        self._standing = Standing(self, self._witnesses, self._agreed)
+        self._looked_at = float("-inf")  # monotonic, of the last poll, if it found new blocks
 
     @property
     def head(self) -> Block | None:
@@ -90,13 +94,27 @@ class Book(View):
         stays read; EndpointsDisagree; ChainChanged, and when it stays so WrongChain."""
         for more in reversed(range(len(self._chain.singles))):
             try:
-                return self._poll()
+                with self._asked_ahead():
+                    return self._poll()
             except (EndpointsDisagree, ChainChanged):
                 raise
             except RpcUnavailable:
                 if not more:
                     raise
         raise AssertionError("there is at least one endpoint")
+
+    @contextmanager
+    def _asked_ahead(self) -> Iterator[None]:
+        """What a poll asks that finds new blocks and nothing in them, asked for in one request: the newest block, whether the last one
+        that was read still stands, the events since. Not where the answer could be a long one, or blocks come rarely."""
+        top, since = self._top(), self._chain.provider.clock.monotonic() - self._looked_at
+        if top is None or self._is_behind or since > SOON_SECONDS or self._confirmations:
+            yield
+            return
+        best = self._chain.best[0]
+        asked = (newest_block(), numbered_block(top[0]), self._witnesses.reading(best, self._reread_from(top[0] + 1)))
+        with best.ahead(*asked, cap=ANSWER_BYTES):
+            yield
 
     def _poll(self) -> Block:
         known = self.head
@@ -107,8 +125,10 @@ class Book(View):
         if not self._is_ours:
             self._require_ours()
         if known is not None and not self._is_behind and head.hash == known.hash:
+            self._looked_at = float("-inf")
             return head
         self._is_behind = True
+        self._looked_at = self._chain.provider.clock.monotonic()
         if self._lags(footing):
             return self._head or head
         self._roll_back(footing)
@@ -120,7 +140,7 @@ class Book(View):
         if not self._is_behind:
             with self.lock, self._entries.transaction():
                 self._entries.set_head(head)
-                self._entries.forget_removed(head.number - REORG_BLOCKS)
+                self._entries.forget_removed(head.number - standing.REORG_BLOCKS)
             self._head = head
         return head
 
@@ -160,7 +180,7 @@ class Book(View):
 
     def _top(self) -> tuple[int, bytes] | None:
         """The last block that was read."""
-        return self._known_below(1 << 62)
+        return self._standing.below(1 << 62)
 
     def _agreed(self) -> int:
         """The newest block of the book that two endpoints have told, or the only one that is configured. Those above may go."""
@@ -198,7 +218,7 @@ class Book(View):
 
     def _begin(self, facts: dict[str, object]) -> None:
         """Remembers a block that no reorg reaches, or the first of all: by it another chain is told from a reorg."""
-        number, before = max(0, self._first - 1 - REORG_BLOCKS), max(0, self._first - 1)
+        number, before = max(0, self._first - 1 - standing.REORG_BLOCKS), max(0, self._first - 1)
         said = self._witnesses.said(lambda one: one.find_block(number), f"block {number}")
         if said is None:
             raise RpcUnavailable(f"reading a block: {self._chain.rpc} does not know block {number}")
@@ -224,8 +244,8 @@ class Book(View):
         if top is None or footing.head.number >= top[0]:
             self._short_since = None
             return False
-        below = self._known_below(footing.head.number + 1)
-        if below is None or not self._stands(below, footing):
+        below = self._standing.below(footing.head.number + 1)
+        if below is None or not self._standing.stands(below, footing):
             return False
         now = self._chain.provider.clock.monotonic()
         if self._short_since is None:
@@ -234,7 +254,7 @@ class Book(View):
         is_long = top[0] - footing.head.number > LAG_BLOCKS or now - self._short_since >= PATIENCE_SECONDS
         if not (is_said_by_enough and is_long and top[0] > self._agreed()):
             return True
-        agreed = self._known_below(self._agreed() + 1)
+        agreed = self._standing.below(self._agreed() + 1)
         self._remove_above(max(below[0], agreed[0] if agreed else 0), "is shorter than one endpoint alone had said")
         return self._top() == top
 
@@ -242,7 +262,7 @@ class Book(View):
         top = self._top()
         if top is None:
             return
-        if self._stands(top, footing):
+        if self._standing.stands(top, footing):
             if footing.witness is not None and self._agreed() < top[0] <= footing.head.number:
                 with self.lock, self._entries.transaction():
                     self._entries.set_fact("agreed", top[0])
@@ -250,11 +270,11 @@ class Book(View):
         chain_id = self._chain_id(Lone.IF_GONE)
         if chain_id != self.fact("chain_id"):
             raise self._changed(footing, f"has become chain {chain_id}, the book is of {self.fact('chain_id')}")
-        good = self._newest_standing(top[0], footing)
+        good = self._standing.newest(top[0], footing)
         if good is None:
             raise self._changed(
                 footing,
-                f"has other blocks than the book from {REORG_BLOCKS} below block {top[0]}",
+                f"has other blocks than the book from {standing.REORG_BLOCKS} below block {top[0]}",
                 hint="the endpoint is on another chain or fork; if that is the one you want, delete the book's file",
             )
         self._remove_above(good, "was reorganised")
@@ -280,50 +300,6 @@ class Book(View):
         voices = footing.source.rpc if footing.witness is None else f"{footing.source.rpc}, {footing.witness.rpc}"
         return kind(f"{voices} {what}", hint=hint)
 
-    def _newest_standing(self, bad: int, footing: Footing) -> int | None:
-        """Number of the newest remembered block that still stands, below `bad`, which does not. None where none does, or one
-        more than REORG_BLOCKS deep does not; what one endpoint alone had told is no depth."""
-        stride, top = 1, min(bad, self._agreed() + 1)
-        below = self._known_below(bad)
-        while below is not None and not self._stands(below, footing):
-            bad, stride = below[0], 2 * stride
-            below = None if top - bad > REORG_BLOCKS else self._known_below(bad - stride) or self._known_below(bad)
-        if below is None:
-            return None
-        good = below[0]
-        while (middle := self._known_between(good, bad)) is not None:
-            if self._stands(middle, footing):
-                good = middle[0]
-            else:
-                bad = middle[0]
-        return None if top - bad > REORG_BLOCKS else good
-
-    def _stands(self, block: tuple[int, bytes], footing: Footing) -> bool:
-        """Whether the chain still holds a block of the book; that it does not is no single endpoint's to say. One that a single
-        endpoint had told stands where two say so, when there are two."""
-        is_open = footing.witness is not None and block[0] > self._agreed()
-        if is_open and block[0] > footing.head.number:
-            return False
-        if not is_open and footing.source.block_hash(block[0]) == block[1]:
-            return True
-        found = self._witnesses.block(block[0])
-        if found is None and block[0] <= footing.head.number:  # a chain that is that long has such a block
-            raise RpcUnavailable(f"{footing.source.rpc} has block {footing.head.number}, and no block {block[0]}")
-        return found is not None and found.hash == block[1]
-
-    def _known_below(self, number: int) -> tuple[int, bytes] | None:
-        query = "SELECT number, hash FROM blocks WHERE number < ? ORDER BY number DESC LIMIT 1"
-        return self.row(query, (number,))
-
-    def _known_between(self, good: int, bad: int) -> tuple[int, bytes] | None:
-        """A remembered block between two, near the middle."""
-        middle = (good + bad) // 2
-        found = self._known_below(middle + 1)
-        if found is not None and found[0] > good:
-            return found
-        query = "SELECT number, hash FROM blocks WHERE number > ? AND number < ? ORDER BY number LIMIT 1"
-        return self.row(query, (middle, bad))
-
     # ---- reading on ----------------------------------------------------------------------------------------------------
 
     def _read_on(self, footing: Footing) -> bool:
@@ -332,7 +308,7 @@ class Book(View):
         target = head.number - self._confirmations
         top = self._top()
         first = max(self._first, top[0] + 1 if top else 0)
-        again = max(self._first, int(self.fact("read_twice")) + 1, first - _AGAIN)
+        again = self._reread_from(first)
         while first <= target:
             last = min(target, first + self._range - 1)
             # Looked up before the events and after: where the chain moves in between, the two differ.
@@ -341,7 +317,7 @@ class Book(View):
             if end is None:
                 return False
             try:
-                found = self._new(self._witnesses.read(source, min(again, first), last), first)
+                found = self._new(self._witnesses.read(source, again, last), first)
             except RpcUnavailable as error:
                 if last == first:
                     if not isinstance(error, EndpointsDisagree):
@@ -373,6 +349,10 @@ class Book(View):
             again = first = last + 1
         return True
 
+    def _reread_from(self, first: int) -> int:
+        """Where a reading begins whose first new block is `first`."""
+        return min(first, max(self._first, int(self.fact("read_twice")) + 1, first - _AGAIN))
+
     def _new(self, found: list[Log], first: int) -> list[Log]:
         """Without those below block `first` that the book has, or whose block it knows by another hash."""
         before = [entry.block for entry in found if entry.block < first]
@@ -388,14 +368,18 @@ class Book(View):
         ]
 
     def _times(self, found: list[Log], first: int, end: Block, footing: Footing) -> list[Block] | None:
-        """Headers of blocks that hold these events, as far as they are looked up; None where one is another block."""
+        """Headers of blocks that hold these events, as far as they are looked up; None where one is another block. Where nothing was
+        found up to the head, the next poll takes the second look at it: it begins with whether that block still stands."""
         source = footing.source
+        if not found and end.number == footing.head.number:
+            return []
         hashes = {event.block: event.block_hash for event in found}
-        if hashes.get(end.number, end.hash) != end.hash or source.block_hash(end.number) != end.hash:
-            return None
         near = [number for number in hashes if number < first or number > footing.head.number - SETTLED_BLOCKS]
-        wanted = {*near, *list(hashes)[-1:]} - {end.number}
-        blocks = [source.block(number) for number in sorted(wanted)]
+        wanted = sorted({*near, *list(hashes)[-1:]} - {end.number})
+        with source.ahead(*map(numbered_block, (end.number, *wanted))):
+            if hashes.get(end.number, end.hash) != end.hash or source.block_hash(end.number) != end.hash:
+                return None
+            blocks = [source.block(number) for number in wanted]
         if any(block.hash != hashes[block.number] for block in blocks):
             return None
         return blocks
@@ -408,7 +392,7 @@ class Book(View):
             self._entries.add_blocks([(end.number, end.hash, end.time if is_sure else None)], bare=True)
             if not self._witnesses.are_several:
                 self._entries.add_blocks([(b.number, b.hash, b.time) for b in blocks], bare=False)
-            self._entries.forget_bare(agreed - REORG_BLOCKS)
+            self._entries.forget_bare(agreed - standing.REORG_BLOCKS)
             self._entries.set_fact("agreed", agreed)
 
     @cached_property

@@ -32,6 +32,7 @@ from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
 from protocol.chain.events import Skipped, Submitted
 from protocol.chain.log_reader import LogReader, content
+from protocol.chain.transport import Request
 from protocol.chain.types import Block
 from protocol.errors import RpcUnavailable, WrongChain
 
@@ -123,6 +124,10 @@ class Witnesses:
             raise
         self._without_logs.pop(one.place, None)
         return found
+
+    def reading(self, one: Chain, first: int) -> Request:
+        """The request for all events of one endpoint from block `first` on."""
+        return self._reader(one).request(first)
 
     def _lacks_logs(self, place: int) -> bool:
         """Whether every reading of its logs has failed for PATIENCE_SECONDS."""

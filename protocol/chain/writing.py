@@ -1,4 +1,4 @@
-"""What sending a transaction needs of web3: gas, the reason of a failure; and what is asked on the way, by ethereum.py.
+"""What sending a transaction needs of web3: the gas it uses, and the reason of a failure.
 
 Reading and deciding go through ethereum.py, which imports in a twentieth of the time; a command that only reads never comes here
 (docs/decisions/0008-read-light-send-with-web3.md). Errors are those of ethereum.py: RpcRefusal for what an endpoint or a contract
@@ -19,7 +19,7 @@ from web3.providers import JSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse, TxParams, Wei
 
 from protocol.chain.contract import Function
-from protocol.chain.ethereum import Ethereum, RpcProvider, RpcRefusal, TransactionReceipt
+from protocol.chain.ethereum import RpcProvider, RpcRefusal
 
 
 class _Provider(JSONBaseProvider):
@@ -40,7 +40,6 @@ class Writer:
     def __init__(self, provider: RpcProvider, account: str) -> None:
         # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
         self._eth = Web3(_Provider(provider), middleware=[(AttributeDictMiddleware, "attrdict")]).eth
-        self._ethereum = Ethereum(provider)
         self._account = account
 
     def estimate_gas(self, function: Function) -> int:
@@ -52,21 +51,6 @@ class Writer:
         """Repeats a call as of a block, for the reason of its failure: raises RpcRefusal where it reverts."""
         with _refusals():
             self._eth.call({**self._fields(target, data, value), "gas": gas}, block)
-
-    def base_fee(self) -> int:
-        """Wei per gas that the newest block burns; 0 on chains that burn none."""
-        return self._ethereum.base_fee()
-
-    def transaction_count(self, block: int | None = None) -> int:
-        """Transactions that the account has sent up to a block (the newest): its next nonce there."""
-        return self._ethereum.transaction_count(self._account, "latest" if block is None else block)
-
-    def send_raw(self, raw: bytes) -> None:
-        self._ethereum.send_raw(raw)
-
-    def receipt(self, transaction: bytes) -> TransactionReceipt | None:
-        """None where the endpoint knows of none."""
-        return self._ethereum.receipt(transaction)
 
     def _fields(self, target: str | None, data: bytes, value: int) -> TxParams:
         to = {} if target is None else {"to": target}

@@ -32,6 +32,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 PasswordFile = Annotated[
     Path | None, typer.Option(help="File holding the keystore's password (else MURMUR_PASSWORD, else a prompt).")
 ]
+CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
 
 INTERRUPTED = 130
 
@@ -41,6 +42,12 @@ class _Closable(Protocol):
 
 
 _Held = TypeVar("_Held", bound=_Closable)
+
+
+def calldata_option(sender: str) -> Any:
+    """--calldata of commands that `sender` sends."""
+    text = f"Send nothing; print to, value and data for an {sender} that is a contract, as a Safe signs them."
+    return typer.Option("--calldata", help=text)
 
 
 def group(help_text: str) -> typer.Typer:

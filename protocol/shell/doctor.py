@@ -15,7 +15,8 @@ from eth_utils import is_address, to_checksum_address
 
 from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
-from protocol.chain.endpoints import HEAD_SECONDS, EndpointsDisagree, shown
+from protocol.chain.endpoint import shown
+from protocol.chain.endpoints import HEAD_SECONDS, EndpointsDisagree
 from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
 from protocol.sandbox.confinement import Kernel

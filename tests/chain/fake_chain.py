@@ -11,8 +11,9 @@ import pytest
 from eth_abi import encode
 from eth_utils import keccak
 
-from protocol.chain import artifacts, endpoints
+from protocol.chain import artifacts
 from protocol.chain.endpoints import Endpoints
+from protocol.chain.transport import Failed
 from protocol.identity import Key
 from tests.clock import VirtualClock
 
@@ -82,6 +83,8 @@ class FakeChain:
             case "eth_getTransactionReceipt":
                 found = [entry for entry in self.logs if entry["transactionHash"] == params[0]]
                 return {"logs": found} if found else None
+            case "eth_getCode":
+                return "0x"
             case "eth_call":
                 return self._call(params[0]["data"], int(params[1], 16) if params[1] != "latest" else 1 << 60)
         raise AssertionError(method)
@@ -157,20 +160,31 @@ def _words(types: list[str], values: list[Any]) -> str:
     return "0x" + encode(types, values).hex()
 
 
+def answered(chain: FakeChain, body: Any, answer: Answer) -> Any:
+    """The JSON of an endpoint that answers a request or a batch, and knows which block is the newest."""
+    if isinstance(body, list):
+        return [answered(chain, request, answer) for request in body]
+    method, params = body["method"], json.loads(json.dumps(body["params"]))
+    if method == "eth_getLogs" and params[0]["toBlock"] == "latest":
+        params[0]["toBlock"] = hex(len(chain.blocks) - 1)
+    return {"id": body["id"], "result": answer(method, params)}
+
+
 def serve(monkeypatch: pytest.MonkeyPatch, chain: FakeChain, lies: dict[str, Lie]) -> list[tuple[str, str]]:
     """Every Endpoints asks these endpoints from now on; who has no lie tells the truth. Returns (url, method) of all requests."""
     asked: list[tuple[str, str]] = []
 
-    def ask(_: Endpoints, endpoint: Any, body: bytes, cap: int = 0) -> dict[str, Any]:
-        request = json.loads(body)
-        method, params = request["method"], request["params"]
-        asked.append((endpoint.url, method))
-        try:
+    def post(_: Endpoints, endpoint: Any, body: Any, cap: int) -> Any:
+        def answer(method: str, params: Any) -> Any:
+            asked.append((endpoint.url, method))
             if endpoint.url in lies:
-                return {"result": lies[endpoint.url](chain.answer, method, params)}
-            return {"result": chain.answer(method, params)}
-        except Silence as error:
-            raise endpoints._Failed("no answer", "unreachable") from error
+                return lies[endpoint.url](chain.answer, method, params)
+            return chain.answer(method, params)
 
-    monkeypatch.setattr(Endpoints, "_ask", ask)
+        try:
+            return answered(chain, body, answer)
+        except Silence as error:
+            raise Failed("no answer", "unreachable") from error
+
+    monkeypatch.setattr(Endpoints, "_post", post)
     return asked

@@ -17,7 +17,6 @@ from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
 from protocol.chain.ethereum import Ethereum, RpcRefusal
 from protocol.chain.reverts import HINTS
-from protocol.chain.writing import Writer
 from protocol.errors import TransactionReverted, WrongChain
 from protocol.identity import Key
 from protocol.signing import Domain, Join, Verdict
@@ -139,10 +138,10 @@ def test_a_transaction_signed_for_another_chain_does_not_land(
     real = Ethereum.send_raw
     monkeypatch.setattr(Ethereum, "send_raw", lambda self, raw: (seen.append(raw), real(self, raw))[1])
     sender.send(chain.approve_tokens(chain.runs.address, 1))
-    other = Writer(Chain(other_chain.rpc, None).provider, key.address)
+    other = Chain(other_chain.rpc, None).ethereum
     with pytest.raises(RpcRefusal, match=r"(?i)chain"):
         other.send_raw(seen[0])
-    assert other.transaction_count() == 0
+    assert other.transaction_count(key.address) == 0
 
 
 SAYS_YES = "0x60015f5260205ff3"  # returns 1 whatever it is asked: balances never move

@@ -12,7 +12,7 @@ import pytest
 from swarm.anvil import Anvil
 from swarm.world import DAY, World
 
-from protocol.chain import sync
+from protocol.chain import standing
 from protocol.chain.events import Appealed, Claimed, Joined, Published, Submitted, Voted
 from protocol.chain.sync import Book
 from protocol.chain.types import Stage
@@ -250,7 +250,7 @@ def test_what_comes_back_after_a_reorg_is_forgotten_and_learnt_again(world: Worl
 def test_a_reorg_within_reach_is_followed_however_few_blocks_were_remembered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "REORG_BLOCKS", 24)
+    monkeypatch.setattr(standing, "REORG_BLOCKS", 24)
     node = committing(world)
     submitting(world, node, 0)
     world.anvil.request("anvil_mine", "0x40")
@@ -282,7 +282,7 @@ def test_a_reorg_below_a_books_first_block_is_no_other_chain(world: World) -> No
 def test_a_chain_that_lost_more_than_a_chain_can_lose_is_refused_and_leaves_the_book_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "REORG_BLOCKS", 8)
+    monkeypatch.setattr(standing, "REORG_BLOCKS", 8)
     node = committing(world)
     book = Book(world.chain, world.run)
     for sequence in range(12):

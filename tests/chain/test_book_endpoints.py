@@ -11,6 +11,7 @@ import pytest
 import requests
 from eth_utils import keccak
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import World
 
 from protocol.chain import Chain, completeness, counters, sync
@@ -21,7 +22,6 @@ from protocol.chain.sync import Book
 from protocol.errors import RpcUnavailable, WrongChain
 from protocol.identity import Key
 from tests.chain.committed import submissions_of
-from tests.chain.faulty_endpoint import FaultyEndpoint, error, result
 from tests.chain.test_book import committing, sequences, submitting
 
 Logs = list[dict[str, Any]]

@@ -10,7 +10,7 @@ from protocol.chain import book_schema
 from protocol.chain.book_entries import Entries
 from protocol.chain.decoding import Log
 from protocol.chain.events import Submitted
-from protocol.chain.sync import REORG_BLOCKS
+from protocol.chain.standing import REORG_BLOCKS
 from protocol.chain.types import Block
 from protocol.chain.view import View
 from protocol.identity import Key

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
 from swarm.processes import free_port, wait_until
 from swarm.world import DAY, TOKEN, World
 
@@ -29,10 +30,8 @@ from protocol.chain.sender import SendLimits, Sent
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.view import Submission
-from protocol.chain.writing import Writer
 from protocol.errors import DeadlineExceeded, MurmurationError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
 
 ROOT = Path(__file__).parent.parent.parent
 DEPTH_MAX = 5
@@ -190,7 +189,7 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     todo = deed(world)
     world.sender(todo.key)
     world.anvil.request("anvil_mine", hex(DEPTH_MAX))
-    before = Writer(world.chain.provider, todo.key.address).transaction_count()
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     one, follower = Sender(world.chain, todo.key, TransactionLog(tmp_path / "j.sqlite")), Follower(world)
     one.send(todo.call(world.chain), name="deed")
     world.anvil.request("anvil_mine", hex(depth - 1)) if depth > 1 else None
@@ -204,7 +203,7 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     assert one.recover() == 0
     one.send(todo.call(world.chain), name="deed")
     assert times_done(world, todo) == 1
-    assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     follower.require_truth()
 
@@ -293,7 +292,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     chain = Chain(faulty.url, world.chain.runs.address, timeout=TIMEOUT)
     one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(world, chain)
     assert chain.chain_id and chain.court and chain.bonds  # read once, before the faults begin
-    before = Writer(world.chain.provider, todo.key.address).transaction_count()
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     chance, hangs = random.Random(todo.function), iter(range(3))
 
     def fault(method: str, params: Any) -> bytes | None:
@@ -311,7 +310,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     for _ in range(5):
         insist(one, todo, "deed")
     assert times_done(world, todo) == 1
-    assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     faulty.fault = lambda method, params: None
     follower.poll()
@@ -378,7 +377,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     chain = Chain(faulty.url, world.chain.runs.address, timeout=5)
     limits = SendLimits(deadline=0.5, stuck=60)
     one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), limits), Follower(world, chain)
-    before = Writer(world.chain.provider, todo.key.address).transaction_count()
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     sent = one.send(todo.call(chain), name="deed")
     follower.poll()
     faulty.fault = Behind(world, sent.block - 1)
@@ -390,7 +389,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     one.recover()
     assert one.send(todo.call(chain), name="deed") == sent
     assert times_done(world, todo) == 1
-    assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     follower.require_truth()
 
@@ -455,7 +454,7 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     todo = deed(world)
     world.sender(todo.key)
     follower = Follower(world)
-    before = Writer(world.chain.provider, todo.key.address).transaction_count()
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     secret = "0x" + todo.key.secret.hex()
     journal = tmp_path / "j.sqlite"
     arguments = [faulty.url, world.chain.runs.address, secret, str(journal), todo.contract, todo.function]
@@ -481,6 +480,6 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     sent = again.send(todo.call(world.chain), name="deed")
     assert isinstance(sent.event(todo.event), todo.event)
     assert times_done(world, todo) == 1
-    assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     follower.require_truth()

@@ -12,15 +12,14 @@ from threading import Event
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, result
 from swarm.processes import ROOT
 from swarm.world import DAY, TOKEN
 
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
-from protocol.chain.writing import Writer
 from protocol.errors import ChainError, ConfigError
 from protocol.identity import Key, save_keystore
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, result
 
 PASSWORD = "canary-2b81"
 SINK = "0x" + "51" * 20
@@ -41,7 +40,7 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
 
 
 def sent_by(chain: Chain, key: Key) -> int:
-    return int(Writer(chain.provider, key.address).transaction_count())
+    return int(chain.ethereum.transaction_count(key.address))
 
 
 def deploy(chain: Chain, key: Key, out: Path) -> Deployment:

@@ -8,6 +8,7 @@ from email.utils import formatdate
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
@@ -15,7 +16,6 @@ from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, error, result
 from tests.clock import VirtualClock
 
 
@@ -205,8 +205,8 @@ def test_a_frozen_endpoint_is_asked_again_once_it_has_caught_up(faulty: FaultyEn
     chain = Chain([faulty.url, second.url], None, timeout=5, clock=clock)
     chain.expect_blocks(60)
     assert chain.block().number == 101
-    faulty.fault = newest(102, age=0)
-    clock.advance(31)
+    faulty.fault = newest(102, age=-61)
+    clock.advance(61)
     assert chain.block().number == 102
 
 

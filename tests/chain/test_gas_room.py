@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import FaultyEndpoint
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
 from protocol.chain.types import Stage
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import FaultyEndpoint
 
 Overtake = Callable[[Key, Call, Callable[[], object]], Any]
 

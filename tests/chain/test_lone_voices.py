@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from protocol.chain import Chain, completeness, endpoints
+from protocol.chain import Chain, completeness
 from protocol.chain.endpoints import Endpoints
+from protocol.chain.transport import Failed
 from protocol.chain.witnesses import Witnesses
 from protocol.errors import RpcUnavailable
 from tests.chain.committed import submissions_of
@@ -26,6 +26,7 @@ from tests.chain.fake_chain import (
     Silence,
     _selector,
     _words,
+    answered,
     block,
     log_entry,
     seated,
@@ -398,16 +399,13 @@ def test_an_endpoint_that_hangs_costs_little_time(monkeypatch: pytest.MonkeyPatc
         monkeypatch.undo()
         honest = chain.answer
 
-        def ask(
-            self: Endpoints, endpoint: Any, body: bytes, cap: int = 0, answer: Any = honest, at: Any = chain
-        ) -> Any:
-            request = json.loads(body)
+        def post(self: Endpoints, endpoint: Any, body: Any, cap: int, answer: Any = honest, at: Any = chain) -> Any:
             if endpoint.url == THIRD:
                 at.clock.advance(self._patience(endpoint))
-                raise endpoints._Failed("no answer", "timeout")
-            return {"result": answer(request["method"], request["params"])}
+                raise Failed("no answer", "timeout")
+            return answered(at, body, answer)
 
-        monkeypatch.setattr(Endpoints, "_ask", ask)
+        monkeypatch.setattr(Endpoints, "_post", post)
         follower = Follower(chain, urls)
         begun, blocked = chain.clock.monotonic(), 0.0
         while chain.clock.monotonic() - begun < 600:

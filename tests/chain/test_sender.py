@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
@@ -20,7 +21,6 @@ from protocol.chain.events import Deposited
 from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
 from protocol.chain.transaction_log import TransactionLog
-from protocol.chain.writing import Writer
 from protocol.errors import (
     DeadlineExceeded,
     FeeTooHigh,
@@ -32,7 +32,6 @@ from protocol.errors import (
 from protocol.identity import Key
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.peers import PeerSettings
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
 
 QUICK = SendLimits(deadline=20, stuck=0.2)
 
@@ -82,10 +81,10 @@ def test_many_threads_lose_no_transaction(world: World) -> None:
 def test_a_call_that_would_revert_is_never_sent(world: World) -> None:
     key = Key.generate()
     one = sender(world, key)
-    before = Writer(world.chain.provider, key.address).transaction_count()
+    before = world.chain.ethereum.transaction_count(key.address)
     with pytest.raises(TransactionReverted):
         one.send(one.chain.enlist(world.run, True))
-    assert Writer(world.chain.provider, key.address).transaction_count() == before
+    assert world.chain.ethereum.transaction_count(key.address) == before
     one.send(one.chain.deposit(key.address, TOKEN))
 
 
@@ -196,7 +195,7 @@ def test_the_first_attempt_offers_no_more_than_the_cap(world: World) -> None:
 def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
     key, journal = Key.generate(), TransactionLog()
     one = sender(world, key, journal=journal, limits=SendLimits(fee=10**9))
-    before = Writer(world.chain.provider, key.address).transaction_count()
+    before = world.chain.ethereum.transaction_count(key.address)
     with base_fee(world, 2 * 10**9):
         for attempt in (one.send, one.estimate):
             with pytest.raises(FeeTooHigh, match="gwei per gas now, and 1 is the most") as caught:
@@ -204,7 +203,7 @@ def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
             assert "chain.fee_max_gwei" in caught.value.hint
             assert not is_fatal(caught.value), "a role waits for it"
     assert not journal.pending()
-    assert Writer(world.chain.provider, key.address).transaction_count() == before
+    assert world.chain.ethereum.transaction_count(key.address) == before
     one.send(one.chain.deposit(key.address, TOKEN))
 
 

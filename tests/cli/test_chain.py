@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import FaultyEndpoint, result
 from swarm.world import DAY, TOKEN, World, policy_for
 
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
 from protocol.identity import Key, load_keystore, save_keystore
 from protocol.sandbox.confinement import Kernel
-from tests.chain.faulty_endpoint import FaultyEndpoint, result
 from tests.cli.conftest import PASSWORD, Console
 
 DEAD = "http://127.0.0.1:9"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import Drop, FaultyEndpoint
 from swarm.processes import ROOT
 from swarm.world import TOKEN, World
 
@@ -25,7 +26,6 @@ from protocol.errors import WrongChain
 from protocol.identity import Key
 from protocol.shell import watch
 from protocol.shell.sentences import sentence
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint
 from tests.cli.conftest import Console
 from tests.clock import VirtualClock
 
@@ -198,7 +198,7 @@ def test_logs_that_come_later_than_their_block_are_told_once(world: World, fault
 
 
 def test_a_provider_that_refuses_long_ranges_is_asked_for_short_ones(world: World, faulty: FaultyEndpoint) -> None:
-    from tests.chain.faulty_endpoint import error
+    from swarm.faulty_endpoint import error
 
     node, operator = Key.generate(), Key.generate()
     world.seat_node(operator, node)

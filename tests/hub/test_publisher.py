@@ -148,7 +148,7 @@ def test_a_crash_around_sending_is_made_good_from_the_journal(
 
     def crash(self: Sender, transaction: Any, **_: Any) -> Sent:
         if sent:
-            self._writer.send_raw(self._journal.attempts(transaction)[-1].raw)
+            self.chain.ethereum.send_raw(self._journal.attempts(transaction)[-1].raw)
         raise Crash
 
     bench.put(0)

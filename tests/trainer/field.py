@@ -98,12 +98,13 @@ class Field:
 
     def source(
         self, name: str = "incoming", *, spec: RunSpec | None = None, node_share: float = 1.0, clock: Clock = SYSTEM,
-        **index: Any,
+        poll_seconds: float = 0.0, **index: Any,
     ) -> RolloutSource:  # fmt: skip
         d = self.desk
         made = RolloutSource(
             d.world.chain, d.world.run, spec or d.spec, Book(d.world.chain, d.world.run, **index), d.client(), self.sandbox,
             self.folder / name, Bounds(VOCABULARY, CONTEXT), end_tokens=[1], node_share=node_share, clock=clock,
+            poll_seconds=poll_seconds,
         )  # fmt: skip
         made.forget_before(self.first + d.spec.max_lag)
         made._receipts.mark = Mark(self.receipts_before)

@@ -10,6 +10,7 @@ import pytest
 
 from protocol.identity import Key
 from protocol.verdict import Outcome
+from tests.clock import VirtualClock
 from tests.trainer.field import (
     EQUAL,
     UNEQUAL,
@@ -212,3 +213,23 @@ def test_what_came_in_is_told_by_environment(field: Field, node: Key, validator:
     rotate, spiral = (source.counts.environments[name] for name in ("rotate_matrix", "spiral_matrix"))
     assert (rotate.samples, rotate.mean_reward, rotate.mean_length_error) == (4, 0.5, None)
     assert (spiral.samples, spiral.mean_reward, spiral.mean_length_error) == (4, 1.0, 3.0)
+
+
+def test_the_chain_is_looked_at_at_its_pace_or_when_a_validator_speaks_of_what_is_unknown(
+    field: Field, node: Key, validator: Key
+) -> None:
+    clock = VirtualClock()
+    source = field.source(clock=clock, poll_seconds=15)
+    source.poll()
+    first = source._book.head
+    field.mine()
+    clock.advance(14)
+    source.poll()
+    assert source._book.head == first
+    clock.advance(2)
+    source.poll()
+    assert source._book.head != first
+    ref = field.submission(node)
+    field.judge(validator, ref)
+    source.poll()
+    assert usable(source, field.first) == both(field, ref)

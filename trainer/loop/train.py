@@ -111,6 +111,7 @@ class Trainer(Training):
             end_tokens=Tokenizer(self._layout.model).end_tokens,
             node_share=self._t.node_share,
             online_filter=self._t.online_filter,
+            poll_seconds=self._settings.chain.poll_seconds,
             clock=self._clock,
         )
 

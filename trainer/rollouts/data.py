@@ -26,6 +26,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import Malformed, ProtocolViolation
 from protocol.hub.client import HubClient
 from protocol.hub.listing import Listing
+from protocol.retry import Backoff
 from protocol.rollout import Sample
 from protocol.runspec import RunSpec, starts
 from protocol.sandbox import Sandbox
@@ -63,9 +64,9 @@ class RolloutSource:
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, book: Book, hub: HubClient, sandbox: Sandbox, folder: Path,
         bounds: Bounds, *, end_tokens: Collection[int], node_share: float = 1.0, online_filter: OnlineFilter = "task_reward",
-        clock: Clock = SYSTEM,
+        poll_seconds: float = 0.0, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
-        """`end_tokens`: those that end an answer. `node_share`: the largest share of a batch that one node may supply, see share.py.
+        """`poll_seconds` lie between looks at the chain, unless a validator speaks of a submission that is not known here. `end_tokens`: those that end an answer. `node_share`: the largest share of a batch that one node may supply, see share.py.
         `online_filter`: see config.py."""
         self.hub = hub
         self.counts = DataCounts()
@@ -76,6 +77,8 @@ class RolloutSource:
         self._digest = spec.digest.hex()
         self._book = book
         self._known: int | None = None  # how far in the book
+        self._poll_seconds = poll_seconds
+        self._looks = Backoff(poll_seconds, clock=clock)
         self._files = RolloutFiles(spec, sandbox, folder, bounds, clock)
         self._end_tokens = frozenset(end_tokens)
         self._node_share = node_share
@@ -102,7 +105,9 @@ class RolloutSource:
 
         Raises what chain and hub fail with. What was learnt by then stays, and the next poll goes on from there.
         """
-        self._follow_chain()
+        if not self._looks.left():
+            self._follow_chain()
+            self._looks.hold(None, self._poll_seconds)
         for data in self._receipts.news(lambda mark: self.hub.receipts(mark, wait=wait)):
             self._add_receipt(data)
         for submission in self._files.due():
@@ -269,6 +274,8 @@ class RolloutSource:
         elif receipt.details.step >= self._oldest:
             self._verdicts[receipt.details.step, receipt.submission].setdefault(receipt.validator, receipt.outcome)
             self._lines.stir(receipt.submission)
+            if receipt.submission not in self._submissions:
+                self._looks.succeeded()  # looked at the next time, and not later
             if receipt.outcome != Outcome.ACCEPT:
                 self._outlook.settle(receipt.submission, 0.0)
         elif receipt.outcome == Outcome.ACCEPT and receipt.submission in self._overtaken:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.errors import PreflightError, Unavailable, UsageError
-from protocol.shell.cli import parse_address, until_end
+from protocol.shell.cli import calldata_option, parse_address, until_end
 from protocol.shell.home import Home, default_home
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settin
 OperatorKeystore = Annotated[
     Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
 ]
-Calldata = Annotated[
-    bool,
-    typer.Option(
-        "--calldata",
-        help="Send nothing; print to, value and data for an operator that is a contract, as a Safe signs them.",
-    ),
-]
-CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
+Calldata = Annotated[bool, calldata_option("operator")]
 OperatorAddress = Annotated[
     str | None, typer.Option("--operator", help="With --calldata: the operator, which is going to send.")
 ]

@@ -15,7 +15,6 @@ from node.contributor.commands.context import (
     CONSENT_SECONDS,
     DEFAULT_HOME,
     Calldata,
-    CalldataJson,
     HomeOption,
     OperatorAddress,
     OperatorKeystore,
@@ -31,7 +30,7 @@ from node.contributor.commands.context import (
 from protocol.chain.types import Role, Seat
 from protocol.constants import NOBODY
 from protocol.errors import InsufficientFunds, Malformed, UsageError
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
+from protocol.shell.cli import CalldataJson, Json, PasswordFile, Yes, confirm, emit
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
 from protocol.shell.proposal import is_shown
 

@@ -250,7 +250,7 @@ def watch(
     ] = None,
     stakes: Annotated[bool, typer.Option("--stakes", help="Tell of everybody's stake too, of whatever run.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End at the newest block instead of waiting for more.")] = False,
-    poll_seconds: Annotated[float, typer.Option(min=0.1, help="Pause between looks at the chain.")] = 2.0,
+    poll_seconds: Annotated[float, typer.Option(min=0.1, help="Pause between looks at the chain.")] = 15.0,
     network: AnyNetwork = None,
     rpc: Rpc = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of sentences.")] = False,

@@ -11,7 +11,19 @@ import typer
 
 from protocol.constants import NOBODY
 from protocol.errors import ConfigError, InsufficientFunds, UsageError
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, strip_at, until_end
+from protocol.shell.cli import (
+    CalldataJson,
+    Json,
+    PasswordFile,
+    Yes,
+    calldata_option,
+    confirm,
+    emit,
+    group,
+    parse_address,
+    strip_at,
+    until_end,
+)
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, parse_tokens, tokens
 from protocol.shell.proposal import is_shown
@@ -28,14 +40,7 @@ if TYPE_CHECKING:
 app = group("Create a run, fund it, approve its validators.")
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
 Keystore = Annotated[Path | None, typer.Option(help="Keystore of the run's owner.")]
-Calldata = Annotated[
-    bool,
-    typer.Option(
-        "--calldata",
-        help="Send nothing; print to, value and data for an owner that is a contract, as a Safe signs them.",
-    ),
-]
-CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
+Calldata = Annotated[bool, calldata_option("owner")]
 OwnerAddress = Annotated[
     str | None,
     typer.Option("--owner", help="With --calldata: the account that is going to send; else the run's owner."),

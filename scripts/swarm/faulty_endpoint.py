@@ -1,4 +1,4 @@
-"""An RPC endpoint that stands before a real one and misbehaves on request."""
+"""An RPC endpoint that stands before a real one, counts what it is asked, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ import requests
 
 
 class FaultyEndpoint:
-    """Passes requests on to `upstream`. `fault(method, params)` may return the bytes to answer with instead, or raise Hang, Drop or Refuse."""
+    """Passes requests on to `upstream`. `fault(method, params)` may return the bytes to answer with instead, or raise Hang, Drop or Refuse;
+    `whole(answers)` may change what is answered to a batch."""
 
     def __init__(self, upstream: str) -> None:
         self.fault: Callable[[str, Any], bytes | None] = lambda method, params: None
+        self.whole: Callable[[list[Any]], Any] = lambda answers: answers
         self.upstream = upstream
+        self.requests = 0
+        """Of HTTP."""
         self.asked: Counter[str] = Counter()
+        """Calls by method: what a provider bills."""
         self.released = threading.Event()
         outer = self
 
@@ -32,11 +37,10 @@ class FaultyEndpoint:
                 pass
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                asked = json.loads(body)
-                outer.asked[asked["method"]] += 1
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.requests += 1
                 try:
-                    answer = outer.fault(asked["method"], asked["params"])
+                    answer = outer.batch(asked) if isinstance(asked, list) else outer.one(asked)
                 except Hang:
                     outer.released.wait(30)
                     return
@@ -49,10 +53,6 @@ class FaultyEndpoint:
                         self.send_header(name, value)
                     self.end_headers()
                     return
-                if answer is None:
-                    answer = requests.post(
-                        upstream, data=body, headers={"Content-Type": "application/json"}, timeout=10
-                    ).content
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -63,10 +63,43 @@ class FaultyEndpoint:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
+    @property
+    def counted(self) -> tuple[int, int]:
+        """(HTTP requests, calls) so far."""
+        return self.requests, self.asked.total()
+
+    def one(self, asked: dict[str, Any]) -> bytes:
+        self.asked[asked["method"]] += 1
+        answer = self.fault(asked["method"], asked["params"])
+        return self._upstream(asked) if answer is None else answer
+
+    def batch(self, asked: list[dict[str, Any]]) -> bytes:
+        """An answer that is no JSON spoils all of it."""
+        found = [self.one(each) for each in asked]
+        try:
+            answers = [json.loads(answer) for answer in found]
+        except ValueError:
+            return next(answer for answer in found if not _is_json(answer))
+        for each, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, dict):
+                answer["id"] = each["id"]
+        return json.dumps(self.whole(answers)).encode()
+
+    def _upstream(self, asked: dict[str, Any]) -> bytes:
+        return requests.post(self.upstream, json=asked, timeout=10).content
+
     def close(self) -> None:
         self.released.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+def _is_json(answer: bytes) -> bool:
+    try:
+        json.loads(answer)
+    except ValueError:
+        return False
+    return True
 
 
 class Hang(Exception):

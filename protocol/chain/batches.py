@@ -1,0 +1,63 @@
+"""Several JSON-RPC requests as one of HTTP, for endpoints that are limited or paid by the request.
+
+Nothing hangs on it: what a batch does not answer is asked for one by one, with all that endpoints.py knows of failures. An endpoint
+that refuses batches, or answers one wrongly, gets none for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from protocol.chain import transport
+from protocol.chain.multicall import Multicall
+from protocol.chain.transport import Failed, Request
+from protocol.clock import Clock
+from protocol.retry import Backoff
+
+log = logging.getLogger(__name__)
+
+BATCH_MOST = 10
+"""Requests in a batch; public endpoints take no more, Base's own among them."""
+_REST_SECONDS, _REST_SECONDS_MAX = 60.0, 3_600.0  # without batches, after one that failed
+
+Answer = dict[str, Any]
+
+
+class Batches:
+    """Of all endpoints of a chain."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._refused = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
+        self._multicall = Multicall()
+
+    def ask(self, url: str, asked: Sequence[Request], post: Callable[[object], Any]) -> list[Answer | None]:
+        """An answer for each request, None where it is to be asked for by itself; `post` sends a body to the endpoint."""
+        found: list[Answer | None] = [None] * len(asked)
+        planned = self._multicall.plan(url, asked)
+        for start in range(0, len(planned), BATCH_MOST):
+            part = planned[start : start + BATCH_MOST]
+            answers = self._ask(url, [request for request, _ in part], post)
+            for (_, places), answer in zip(part, answers, strict=True):
+                if answer is not None:
+                    for place, one in zip(places, self._multicall.answers(url, places, answer), strict=True):
+                        found[place] = one
+        return found
+
+    def _ask(self, url: str, asked: Sequence[Request], post: Callable[[object], Any]) -> list[Answer | None]:
+        if url in self._refused:
+            return [None] * len(asked)
+        try:
+            if len(asked) == 1:
+                answers = [transport.answer_of(post(transport.one(*asked[0])))]
+            else:
+                answers = transport.answers_of(post(transport.batch(asked)), len(asked))
+        except Failed as error:
+            if error.reason == "busy":  # and would not be less so for requests one by one
+                return [None] * len(asked)
+            rest = self._refused.failed(url)
+            log.info("an RPC endpoint does not answer a batch (%s); asking one by one for %g s", error, rest)
+            return [None] * len(asked)
+        self._refused.succeeded(url)
+        return [None if "error" in answer else answer for answer in answers]

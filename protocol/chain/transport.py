@@ -1,0 +1,142 @@
+"""JSON-RPC over HTTP to one endpoint: one POST, bounded in time and bytes, and in a word what was wrong with the answer.
+
+Covers: connections, deadlines, sizes, JSON. Which endpoint to ask, and what to believe: endpoints.py, witnesses.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Any
+
+import requests
+
+from protocol import canonical
+from protocol.errors import Malformed
+
+_HELD_SECONDS_MAX = 600.0  # whatever a Retry-After says
+_BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
+
+Request = tuple[str, Sequence[Any]]
+"""(method, params)"""
+
+
+class Failed(Exception):
+    """One endpoint did not answer as it should; `reason` is a word for the metrics. `rest`: seconds for which it asks to be left alone."""
+
+    def __init__(self, message: str, reason: str, *, rest: float = 0.0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.rest = rest
+
+
+class Transport:
+    """Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._settings: dict[str, dict[str, Any]] = {}
+
+    def post(self, url: str, body: object, *, seconds: float, cap: int, now: float) -> Any:
+        """The JSON that an endpoint answers with, whatever it says; `now` is Unix time. Raises Failed."""
+        until = time.monotonic() + seconds
+        try:
+            with self._session().post(
+                url,
+                data=json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+                timeout=seconds,
+                **self._environment(url),
+            ) as response:
+                parts, size = [], 0
+                for part in response.iter_content(1 << 16):
+                    size += len(part)
+                    parts.append(part)
+                    if size > cap:
+                        raise Failed(f"answers with more than {cap} bytes", "oversized")
+                    if time.monotonic() > until:
+                        raise Failed(f"no whole answer within {seconds:g} s", "timeout")
+                status = response.status_code
+                if status >= 500 or status in (401, 403, 404, 429):
+                    rest = _seconds(response.headers.get("Retry-After"), now) if status in (429, 503) else 0.0
+                    raise Failed(f"HTTP {status}", "busy" if status == 429 else "refused", rest=rest)
+        except requests.exceptions.Timeout as error:
+            raise Failed(f"no answer within {seconds:g} s", "timeout") from error
+        except (requests.exceptions.RequestException, OSError) as error:
+            from protocol.deadline import why
+
+            raise Failed(f"no answer ({why(error)})", "unreachable") from error
+        try:
+            return canonical.parse(b"".join(parts), "the answer")
+        except Malformed as error:
+            raise Failed(str(error), "malformed") from error
+
+    def _session(self) -> requests.Session:
+        """One per thread: requests' sessions are not safe to share."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+            self._local.session.trust_env = False
+        session: requests.Session = self._local.session
+        return session
+
+    def _environment(self, url: str) -> dict[str, Any]:
+        """What the environment says of proxies and certificates, read once and not for every request."""
+        if url not in self._settings:
+            self._settings[url] = dict(requests.Session().merge_environment_settings(url, {}, True, None, None))
+        return self._settings[url]
+
+
+def one(method: str, params: Sequence[Any]) -> dict[str, Any]:
+    """The body of a single request."""
+    return _numbered(0, method, params)
+
+
+def batch(asked: Sequence[Request]) -> list[dict[str, Any]]:
+    """The body of several requests in one (https://www.jsonrpc.org/specification#batch)."""
+    return [_numbered(number, method, params) for number, (method, params) in enumerate(asked)]
+
+
+def answer_of(said: object) -> dict[str, Any]:
+    """The answer to a single request. Raises Failed where it is none, or says that the endpoint is busy."""
+    if not isinstance(said, dict) or not ({"result", "error"} & said.keys()):
+        raise Failed("the answer is no JSON-RPC", "malformed")
+    refusal = said.get("error")
+    if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
+        raise Failed(f"busy: {str(refusal.get('message'))[:100]}", "busy")
+    return said
+
+
+def answers_of(said: object, count: int) -> list[dict[str, Any]]:
+    """The answers to a batch in the order of its requests; they come in any. Raises Failed unless each request has exactly one."""
+    if not isinstance(said, list):
+        answer_of(said)
+        raise Failed("takes no batches", "unbatched")
+    if len(said) != count:
+        raise Failed(f"{len(said)} answers to a batch of {count}", "malformed")
+    found: dict[int, dict[str, Any]] = {}
+    for each in said:
+        answer, number = answer_of(each), each.get("id")
+        if type(number) is not int or not 0 <= number < count or number in found:
+            raise Failed(f"an answer to a batch has the id {str(number)[:20]}, which is none or another's", "malformed")
+        found[number] = answer
+    return [found[number] for number in range(count)]
+
+
+def _numbered(number: int, method: str, params: Sequence[Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def _seconds(retry_after: str | None, now: float) -> float:
+    """What a Retry-After says, in seconds or as a date; 0 where it says nothing that can be read."""
+    try:
+        seconds = float(retry_after or 0)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(str(retry_after)).timestamp() - now
+        except ValueError:
+            return 0.0
+    return min(max(0.0, seconds), _HELD_SECONDS_MAX) if isfinite(seconds) else 0.0
