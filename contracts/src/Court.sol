@@ -50,12 +50,6 @@ contract Court is ICourt {
         uint256 number;
     }
 
-    /// @dev A seat's own appeals of soft cases that are not decided: each may cost it a bond.
-    struct Pending {
-        uint128 all;
-        uint128 keyed; // by its key alone
-    }
-
     /// @dev What is said of the submissions of a case, and what that costs whom.
     struct Verdict {
         uint256 members; // that it is about
@@ -89,7 +83,6 @@ contract Court is ICourt {
     ILocations public immutable locations;
     mapping(uint256 run => Terms) internal _terms;
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => Case))) internal _cases;
-    mapping(uint256 run => mapping(address seat => Pending)) internal _pending;
     /// @dev Of the first vote and of the second; one without MORE ends the list.
     mapping(
         uint256 run
@@ -337,7 +330,7 @@ contract Court is ICourt {
             c.appellant = appellant = msg.sender;
         } else {
             bool keyed = msg.sender != operator;
-            _risk(_pending[run][seat], c.hard, keyed, locked, p.penalty - spent, p.bond);
+            if (locked == 0 || (keyed && spent >= p.penalty)) revert InsufficientStake(0, p.bond);
             if (keyed) c.keyed = true;
         }
         address[5] memory parties = [c.challenger, c.coSigner, appellant, operator, key];
@@ -346,15 +339,6 @@ contract Court is ICourt {
         (c.stage, c.deadline) = (Stage.Appealed, _time(block.timestamp + p.vote));
         (c.jurors, c.excused) = (uint8(jurors), excused); // a bench has at most 255
         emit Appealed(run, seat, number, msg.sender);
-    }
-
-    /// @dev Sees that a seat has something to lose by an appeal of its own, should it lose all that are pending too; and counts it.
-    /// @param left Of what those come out of: the lock, and where its key appeals the penalty.
-    /// A hard case counts none and is not counted: lost, it takes the whole penalty, and no number of others may keep a seat from appealing it.
-    function _risk(Pending storage x, bool hard, bool keyed, uint256 locked, uint256 left, uint256 bond) private {
-        (uint256 all, uint256 keys) = hard ? (0, 0) : (uint256(x.all), uint256(x.keyed));
-        if (locked <= all * bond || (keyed && left <= keys * bond)) revert InsufficientStake(0, bond);
-        if (!hard) (x.all, x.keyed) = (uint128(all + 1), uint128(keyed ? keys + 1 : keys)); // one for each case
     }
 
     /// @inheritdoc ICourt
@@ -502,13 +486,6 @@ contract Court is ICourt {
         emit Settled(id.run, id.seat, id.number, c.stage, v.upheld, v.cleared, v.convicts, o.units, o.slashed);
     }
 
-    /// @dev An appeal of the seat's own is over.
-    function _spare(CaseId memory id, bool keyed) private {
-        Pending storage x = _pending[id.run][id.seat];
-        --x.all;
-        if (keyed) --x.keyed;
-    }
-
     /// @dev Writes down what has become of a case.
     function _enter(Case storage c, Verdict memory v, uint256 rest, uint256 again) private {
         uint256 upheld = v.upheld;
@@ -533,7 +510,6 @@ contract Court is ICourt {
         IBench.Payout memory x;
         (x.challenger, x.appellant, x.bond) = (c.challenger, c.appellant, c.bond);
         if (c.hard) x.coSigner = c.coSigner;
-        else if (c.stage == Stage.Appealed && x.appellant == address(0)) _spare(id, c.keyed);
         if (!v.voted) return bench.rise(id.run, x.challenger, x.coSigner, x.appellant, x.bond);
         (x.earliest, x.jurors, x.excused, x.late, x.ballots) = (c.earliest, c.jurors, c.excused, v.late, v.ballots);
         (x.lost, x.paid, x.operator) = (lost < x.bond ? lost : x.bond, o.paid, o.operator);

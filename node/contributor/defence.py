@@ -1,9 +1,9 @@
 """Cases against this node: it judges the disputed submissions once more, and appeals where it still finds nothing wrong.
 
 Every case is answered by itself: several may be open about the same submission. The bond of an appeal comes out of what the seat has
-locked, so no money is needed at hand. Silence convicts; what this node itself finds false is left to its operator
+locked, so no money is needed at hand. Silence convicts; what this node itself finds false, or cheating where the case calls it that, is left to its operator
 (`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible. What the key's lost appeals cost comes out of the
-seat's penalty; once that is spent, or would be by those of soft cases that are pending, appeals are the operator's alone. A case whose vote found no majority in time keeps the seat's units until
+seat's penalty; once that is spent, appeals are the operator's alone. A case whose vote found no majority in time keeps the seat's units until
 somebody settles it: where its challenger does not, this node does.
 """
 
@@ -91,7 +91,7 @@ class Defence:
         log.info("settled case %d against this seat, which others had left lying", number)
 
     def _answer(self, name: str, number: int, case: Case, seat: Seat) -> None:
-        """Appeals unless every submission of the case is found false: jurors say of each whether it is."""
+        """Appeals unless every submission of the case is found false, as gravely as it is called so: jurors say of each whether it is."""
         if not self._may_appeal(seat):
             log.error(
                 "case %d against this seat: its key has no penalty left to appeal with; its operator may: node appeal",
@@ -105,7 +105,9 @@ class Defence:
         else:
             call = self._c.chain.appeal(self._c.run, name, number)
             self._sender.send(call, name=f"appeal/{name}/{number}/{case.again:d}")
-            log.warning("appealed case %d about %d submissions: judged again, they do not all fail", number, len(refs))
+            log.warning(
+                "appealed case %d about %d submissions: judged again, they do not all fail so", number, len(refs)
+            )
 
     def _may_appeal(self, seat: Seat) -> bool:
         """Whether this key can still lose an appeal (Court.appeal)."""
@@ -113,7 +115,7 @@ class Defence:
         return seat.locked > 0 and (is_operator or seat.spent < self._c.policy.penalty)
 
     def _against(self, refs: Sequence[SubmissionRef], case: Case) -> str:
-        """Why the node stands by none of these submissions; empty where it stands by one. Raises what keeps it from finding out."""
+        """Why the node stands by none of these submissions, nor disputes that they are cheating where the case says so; empty where it does. Raises what keeps it from finding out."""
         reason, unknown = "", None
         for ref in refs:
             try:
@@ -121,8 +123,8 @@ class Defence:
             except Unavailable as error:
                 unknown = error
                 continue
-            if finding is None:
-                return ""
+            if finding is None or (case.hard and finding.outcome != Outcome.HARD):
+                return ""  # where work is false and no more, silence would convict, and an appeal costs no bond
             reason = f"the rule {finding.rule} finds {finding.measured} against {finding.threshold} ({finding.detail})"
         if unknown is not None:
             raise unknown

@@ -3,7 +3,8 @@
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
 
 A soft case lists the submissions of one seat with the most at stake first, and no more than what this validator's lock covers: the bond grows
-with what a case withholds. What was submitted under another bench, before or after somebody came or went, goes into a case of its own. So does what
+with what a case withholds. Beside another case it takes no more than half of the lock: the rest is for appeals, or a friend's junk would keep this
+validator from standing by what it accepted. What was submitted under another bench, before or after somebody came or went, goes into a case of its own. So does what
 stands on the seat's sums, or on bits that not every machine computes, for a juror may know nothing of it.
 
 No case of somebody else's closes a hard finding: its challenger may be the seat's friend, and may have named rows that are good. While it is open this
@@ -157,7 +158,11 @@ class Court:
         policy = self._c.policy
         if not policy.appeal:
             return judgements
-        free, units = self._c.chain.validator(self._c.run, self._address).free, 0
+        seat, units = self._c.chain.validator(self._c.run, self._address), 0
+        kept = seat.locked // policy.bond // 2 * policy.bond  # half of the bonds are for appeals (standing_by.py)
+        free = (
+            max(0, seat.free - kept) if seat.at_risk else seat.free
+        )  # or what takes more than half would never be challenged
         for many, judgement in enumerate(judgements):
             units += judgement.units
             if policy.bond_for(units) > free:

@@ -2,9 +2,9 @@
 
 A node can have itself accused of work that is good, and let the case stand: whoever vouched for the rows that it names would lose a bond with the
 conviction (impeachment.py), and nobody but the seat answers cases of its own accord. The seat has the first half of the time to appeal, for a validator
-that appeals is no juror of the case; then this one appeals, which puts a bond of its own at risk until jurors find the case hard, or not.
+that appeals is no juror of the case; then this one appeals, which puts a bond of its own at risk until jurors find the case hard, or not. Part of its lock is kept for that (court.py).
 
-What it finds false after all it leaves alone. What it cannot judge again by the end it appeals as well: it has judged it before.
+What it finds false after all it leaves alone. What it could not judge again by the end it appeals as well: it has judged it before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from protocol.verdict import Outcome, Receipt
 
 log = logging.getLogger("validator")
 
-_LAST_PART = 10  # in the last tenth of the time to appeal nothing is waited for any more
+_LAST_PART = 10  # in the last tenth of the time to appeal nothing is judged or waited for any more
+_REFUSED_SECONDS = 60.0  # until an appeal that was refused is tried again
 
 
 class StandingBy:
@@ -81,8 +82,9 @@ class StandingBy:
         if not case.samples & self._accepted(entry) or self._address in case.parties[:2] or now >= case.deadline:
             self._answered.add(entry.name)
             return False
-        found = self._judge(entry.refs[0], case)
-        if found is None and now < case.deadline - self._c.policy.appeal / _LAST_PART:
+        is_late = now >= case.deadline - self._c.policy.appeal / _LAST_PART
+        found = None if is_late else self._judge(entry.refs[0], case)
+        if found is None and not is_late:
             self._backoff.failed(entry.name)
             return False
         said = None if found is None else finding(case, found)
@@ -92,24 +94,26 @@ class StandingBy:
                 number,
                 seat,
             )
+            self._answered.add(entry.name)
+        elif self._appeal(entry.name, case):
+            self._answered.add(entry.name)
         else:
-            self._appeal(entry.name, case)
-        self._answered.add(entry.name)
-        return True
+            self._backoff.hold(entry.name, _REFUSED_SECONDS)
+        return not is_late
 
-    def _appeal(self, name: CaseName, case: Case) -> None:
+    def _appeal(self, name: CaseName, case: Case) -> bool:
+        """False where it was refused, which may pass: gas money arrives, a bond is freed, an endpoint has lagged."""
         seat, number = name
         try:
             call = self._c.chain.appeal(self._c.run, seat, number)
             self._sender.send(call, name=f"appeal/{seat}/{number}/{int(case.again)}")
-        except (TransactionReverted, InsufficientFunds) as error:  # another was quicker, or no juror would be left
+        except (TransactionReverted, InsufficientFunds) as error:
             log.warning(
-                "case %d against %s, which names rows that this validator accepted, is not appealed: %s",
+                "case %d against %s, which names rows that this validator accepted, is not appealed yet: %s",
                 number,
                 seat,
                 error,
             )
-        else:
-            log.warning(
-                "appealed case %d against %s: it names rows that this validator accepted, and finds good", number, seat
-            )
+            return False
+        log.warning("appealed case %d against %s: this validator accepted rows that it names", number, seat)
+        return True

@@ -155,16 +155,6 @@ def _challenge_twice(twins: Twins) -> None:
     twins.challenge_again(VALIDATORS[1], *case)
 
 
-def _appeal_much(twins: Twins) -> None:
-    """By the key, of whose penalty three lost appeals leave nothing; then by the operator."""
-    refs = _submitted(twins, 1, 1, 1, 1, 1, run=2)
-    for number, (validator, ref) in enumerate(zip(VALIDATORS, refs, strict=True), 1):
-        twins.challenge(validator, 2, [ref])
-        twins.appeal(NODES[0], 2, NODES[0].address, number)
-    for number in (4, 5):
-        twins.appeal(OPERATORS[0], 2, NODES[0].address, number)
-
-
 def _challenge_across_a_change(twins: Twins) -> None:
     """The second is of another bench, and has a case of its own after the first."""
     refs = _submitted(twins, 5)
@@ -187,7 +177,6 @@ SCENES: dict[str, tuple[Callable[[Twins], object], str, Any]] = {
     "bonds do not grow": (_challenge_much, "cases._bond", lambda policy, taken: policy.bond),
     "a conviction takes no penalty": (_convict, "verdicts.Verdicts._convict", lambda m, run, seat, *_: setattr(seat, "swept", True)),
     "an impeachment costs nothing": (_impeach, "bench.Bench._lose", lambda *_: 0),
-    "pending appeals are free": (_appeal_much, "books.Case.is_risked_by_seat", property(lambda case: False)),
     "benches are mixed": (_challenge_across_a_change, "books.Run.term", lambda run, time: (0, 2**40 - 1)),
     "nobody may challenge again": (_challenge_twice, "books.Case.open", property(lambda case: case.disputed)),
 }  # fmt: skip

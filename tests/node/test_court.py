@@ -209,10 +209,25 @@ def test_without_stake_for_a_bond_the_service_goes_on_and_tries_again(stage: Sta
     assert sorted(panel.state(m.ref) for m in made) == [State.SUBMITTED, State.CHALLENGED]
     submission = stage.submit(nodes[1], stage.make(nodes[1], 1))
     until(lambda: panel.receipts(submission), service, what="other submissions are still judged")
-    bond = world.chain.policy(world.run).bond
-    world.owner.send(world.chain.deposit(service._address, bond))
-    world.sender(service._c.key).send(world.chain.reinforce(world.run, bond))
+    more = 2 * world.chain.policy(world.run).bond  # one for the second case, and one for an appeal
+    world.owner.send(world.chain.deposit(service._address, more))
+    world.sender(service._c.key).send(world.chain.reinforce(world.run, more))
     until(lambda: all(panel.state(m.ref) == State.CHALLENGED for m in made), service, what="the second case")
+
+
+@pytest.mark.parametrize("stage", [{"validator_stake": 40 * TOKEN, "bond_bps": 0}], indirect=True, ids=["four bonds"])
+def test_half_of_the_lock_is_kept_for_appeals(stage: Stage, panel: Panel) -> None:
+    """Or a friend's junk would keep a validator from standing by what it accepted."""
+    nodes = [stage.seated() for _ in range(4)]
+    stage.publish()
+    service = panel.seat()
+    made = [softly_wrong(stage, node)[0] for node in nodes]
+    past_grace(stage)
+    until(lambda: len(panel.all_receipts()) == 4, service, what="the findings")
+    rounds(service, count=8)
+    chain, run = stage.world.chain, stage.world.run
+    assert [panel.state(m.ref) for m in made].count(State.CHALLENGED) == 2
+    assert chain.validator(run, service._address).free == 2 * chain.policy(run).bond
 
 
 def test_a_case_larger_than_the_lock_keeps_no_smaller_one_waiting(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from node.contributor.submission_log import LoggedSubmission
 from protocol.chain import cases
 from protocol.chain.types import Stage as CaseStage
 from protocol.chain.types import State
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
+from protocol.verdict import Finding, Outcome
 from tests.clock import eventually
 from tests.node.stage import Stage, running
 from tests.node.working import a_worker, stored, submitted, waits_because
@@ -43,6 +46,28 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
         eventually(waits_because(stage, "hard case"), what="the status says so")
         eventually(lambda: worker._defence._done, what="it has looked")
         assert world.chain.state(world.run, made.ref) == State.CHALLENGED
+
+
+def test_it_appeals_a_hard_case_on_what_it_finds_merely_false(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence would convict it of cheating; what a class without calibration finds is never more than that."""
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    worker = a_worker(stage, node)
+    made = stage.make(node)
+    submission = stage.commit(node, made.ref, made.units + 1)
+    worker.submissions.add(made.ref, submission, made.units + 1, 0)
+    (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
+    shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
+    judge = worker._defence._judge
+
+    def judge_softly(one: LoggedSubmission) -> Finding | None:
+        found = judge(one)
+        return found and replace(found, outcome=Outcome.SOFT)
+
+    monkeypatch.setattr(worker._defence, "_judge", judge_softly)
+    world.accuse(liar, made.ref)
+    with running(worker):
+        eventually(lambda: world.chain.state(world.run, made.ref) == State.APPEALED, what="it appeals")
 
 
 def worked(stage: Stage, node: Key) -> SubmissionRef:

@@ -108,11 +108,6 @@ class Case:
         return self.disputed or self.stage == Stage.UNDECIDED
 
     @property
-    def is_risked_by_seat(self) -> bool:
-        """Whether the seat loses a bond should a vote uphold it. By a hard one it would lose the penalty."""
-        return self.stage == Stage.APPEALED and self.appellant is None and not self.hard
-
-    @property
     def members(self) -> set[int]:
         """The submissions it is about now."""
         return set(range(len(self.listed))) - self.gone

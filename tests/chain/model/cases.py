@@ -106,11 +106,7 @@ class Cases(Verdicts):
         require(at < case.deadline, "TooLate")
         if by in (seat.operator, seat.key):
             case.keyed = by != seat.operator
-            pending = [] if case.hard else [other for other in seat.cases if other.is_risked_by_seat]
-            keyed = [other for other in pending if other.keyed]
-            require(seat.locked > len(pending) * r.policy.bond, "InsufficientStake")
-            left = r.policy.penalty - seat.spent - len(keyed) * r.policy.bond
-            require(not case.keyed or left > 0, "InsufficientStake")
+            require(seat.locked > 0 and not (case.keyed and seat.spent >= r.policy.penalty), "InsufficientStake")
         else:
             require(by not in (case.challenger, case.co_signer), "Denied")
             self._require_party(r, by, case.earliest, r.policy.bond)
