@@ -62,6 +62,7 @@ class Authority:
     def __init__(self, chain: Chain, run: int, max_lag: Callable[[], int], clock: Clock = SYSTEM) -> None:
         self._chain, self._run, self._max_lag, self._clock = chain, run, max_lag, clock
         self._policy = chain.policy(run)
+        self._looks = chain.turns()
         self.trainer = str(chain.trainer(run))
         """As of the last look."""
         self.head: int | None = None
@@ -78,7 +79,9 @@ class Authority:
 
     def refresh(self) -> None:
         try:
-            head, now, trainer = self._chain.head(self._run), self._chain.block().time, self._chain.trainer(self._run)
+            with self._looks.turn():
+                head, now = self._chain.head(self._run), self._chain.block().time
+                trainer = self._chain.trainer(self._run)
         except ChainError as error:
             log.debug("how far the run is remains unknown: %s", error)
             return

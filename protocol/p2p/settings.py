@@ -107,7 +107,7 @@ class GossipLimits:
     parked_per_network: int = 32
     questions_burst: float = 8.0  # to the chain, that the peers of one /24 or /64 may cause at once …
     questions_rate: float = 0.1  # … and per second after that
-    refresh: float = 30.0  # between looks at how far the run is
+    refresh: float = 60.0  # between looks at how far the run is
     prune: float = 60.0  # before who was refused asks again to be in the mesh
     promise: float = 5.0  # for a message that was offered and asked for
     cut: float = 600.0  # for which who has misbehaved is refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,9 @@ class FakeChain:
 
     def policy(self, run: int) -> Any:
         return SimpleNamespace(validator_stake=STAKE, node_stake=STAKE)
+
+    def turns(self) -> Any:
+        return SimpleNamespace(turn=nullcontext)
 
     def trainer(self, run: int) -> str:
         return self.trainer_key.address
