@@ -39,7 +39,7 @@ def test_a_jury_clears_the_innocent_and_the_accuser_pays(stage: Stage, panel: Pa
 
 
 def test_a_juror_that_finds_a_hard_case_merely_soft_says_so(stage: Stage, panel: Panel) -> None:
-    """The submission earns nothing, and neither seat nor accuser loses a bond."""
+    """The submission earns nothing, the seat loses no bond by its appeal, and who charged too much pays the jury."""
     node, world, zealot = stage.seated(), stage.world, stage.validator()
     stage.publish()
     juror = panel.seat(fallback_seconds=0.01)
@@ -48,9 +48,9 @@ def test_a_juror_that_finds_a_hard_case_merely_soft_says_so(stage: Stage, panel:
     world.sender(stage.operators[node.address]).send(world.chain.appeal(world.run, node.address, 1))
     past_grace(stage)
     until(lambda: panel.state(made.ref) == State.REVOKED, juror, what="the vote")
-    assert world.chain.seat(world.run, node.address).role == Role.ACTIVE
-    stake = world.chain.policy(world.run).validator_stake
-    assert world.chain.account(zealot.address).active > stake, "it is paid as the challenger of a soft case is"
+    seat, policy = world.chain.seat(world.run, node.address), world.chain.policy(world.run)
+    assert (seat.role, seat.locked) == (Role.ACTIVE, policy.node_stake - policy.fee)
+    assert world.chain.account(zealot.address).active == policy.validator_stake - policy.jury_fee
 
 
 def test_a_jury_votes_again_after_a_restart_and_once_only(stage: Stage, panel: Panel) -> None:
