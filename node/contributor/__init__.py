@@ -2,6 +2,7 @@
 
 main.py        the console script `node`               worker.py          the loop
 beacons.py     what all work on a version derives from
+next_submission.py  whether there is something to do, and what
 workbench.py   engine, weights, judging                 generation.py      one rollout file
 delivery.py    commitment and upload                    defence.py         appeals
 verdicts.py    what validators said                     failures.py        what ends the node, what is tried again

@@ -6,6 +6,9 @@ access.py     how endpoints and contracts are reached       reading.py    what i
 calls.py      the calls to be sent                          types.py      what the contracts return
 contract.py   calls and events as the ABI encodes them      ethereum.py   the JSON-RPC methods in use
 endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI and bytecode shipped with the package
+endpoint.py   what is known of one of them                  transport.py  JSON-RPC over HTTP, bounded
+batches.py    several requests in one                       multicall.py  several calls in one
+ahead.py      what a turn will ask, asked before it
 reverts.py    contract errors → our error tree              cases.py      what is open against a seat
 vouchers.py   the pay of validators                         faucet.py     development tokens
 settings.py   where it is, what a transaction may cost
@@ -14,13 +17,14 @@ The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
 events.py     what the contracts emit                       decoding.py      events out of the words of raw logs
 log_reader.py pages of logs from an endpoint                witnesses.py     which of several endpoints to believe
-following.py  events as they happen, without a book
+following.py  events as they happen, without a book         standing.py      blocks that a reorganisation has left
 completeness.py  the second reading                         counters.py      what the contracts count against the book
 book_schema.py, book_entries.py  its tables, and what an event changes in them          corrections.py  puts it right
 Sending
 sender.py     transactions of one key, in order             writing.py  what of that is web3's
 transaction_log.py  what was sent, on disk                  command.py  ends what a killed command began
 explorer.py   sources for explorers                       finality.py   what is believed of it, at which depth
+landing.py    receipts, wherever one is known
 deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.

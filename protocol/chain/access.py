@@ -18,7 +18,7 @@ from eth_abi.exceptions import DecodingError
 from eth_utils import to_checksum_address
 
 from protocol.chain import artifacts, reverts
-from protocol.chain.ahead import Ahead, Turns
+from protocol.chain.ahead import AskedAhead, PollRounds
 from protocol.chain.contract import Contract, EventType, Function, NoContract
 from protocol.chain.endpoint import shown
 from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint
@@ -168,15 +168,15 @@ class Access:
 
     def ahead(self, *asked: Request, cap: int = ANSWER_BYTES_MAX) -> AbstractContextManager[None]:
         """Asks all of this together; within, these answers are taken (ahead.py)."""
-        return self.provider.ahead(Ahead(self.place, self.provider.clock), asked, cap=cap)
+        return self.provider.ahead(AskedAhead(self.place, self.provider.clock), asked, cap=cap)
 
     def is_beyond(self, number: int) -> bool:
         """Whether the endpoint has lately named a newer block its newest."""
         return self.provider.head(self.place) > number
 
-    def turns(self) -> Turns:
+    def turns(self) -> PollRounds:
         """For a loop that asks about the newest block time and again."""
-        return Turns(self.provider)
+        return PollRounds(self.provider)
 
     def known(self, method: str, params: list[Any]) -> Any:
         """The `result` of a request, where it was asked ahead; None where it was not."""

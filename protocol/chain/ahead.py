@@ -1,7 +1,7 @@
 """Asking ahead: what a turn is going to ask of the chain, asked for in one request before it begins.
 
 Code reads as if each question went out when it comes up. Within `Endpoints.ahead` an answer that is here already is taken instead,
-if the endpoint and the question are the same. Within a `Turn` that holds for whatever was asked before: a role that decides what
+if the endpoint and the question are the same. Within a `PollRound` that holds for whatever was asked before: a role that decides what
 to do now goes by the chain as it was when it began to. What is sent, or two seconds, make all answers old.
 """
 
@@ -24,12 +24,12 @@ _OF_THE_NEWEST = ("eth_call", "eth_getBlockByNumber", "eth_blockNumber", "eth_ge
 Answer = dict[str, Any]
 
 
-class Ahead:
+class AskedAhead:
     """Answers of one endpoint, at `place` in the configuration, for one thread."""
 
     def __init__(self, place: int, clock: Clock) -> None:
         self.place = place
-        self.outer: Ahead | None = None
+        self.outer: AskedAhead | None = None
         """What was asked ahead before, and is asked where this knows nothing."""
         self._clock = clock
         self._kept: dict[str, tuple[Answer, float]] = {}
@@ -50,7 +50,7 @@ class Ahead:
         self._kept.clear()
 
 
-class Turn(Ahead):
+class PollRound(AskedAhead):
     """One round of a role, which asks much the same as the round before."""
 
     def __init__(self, place: int, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class Turn(Ahead):
             self.keep(asked, answer)
 
 
-class Turns:
+class PollRounds:
     """The rounds of one loop, one after the other: each asks ahead what the one before has asked."""
 
     def __init__(self, provider: Endpoints) -> None:
@@ -82,7 +82,7 @@ class Turns:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Within, each question about the newest block is asked once. Raises EndpointsDisagree."""
-        turn = Turn(self._provider.order()[0], self._provider.clock)
+        turn = PollRound(self._provider.order()[0], self._provider.clock)
         with self._provider.ahead(turn, self._last):
             yield
         self._last = turn.asked

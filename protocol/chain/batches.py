@@ -25,7 +25,7 @@ _REST_SECONDS, _REST_SECONDS_MAX = 60.0, 3_600.0  # without batches, after one t
 Answer = dict[str, Any]
 
 
-class Batches:
+class RpcBatches:
     """Of all endpoints of a chain."""
 
     def __init__(self, clock: Clock) -> None:

@@ -26,7 +26,7 @@ def shown(url: str) -> str:
 
 
 @dataclass
-class Endpoint:
+class RpcEndpoint:
     url: str
     head: int = 0
     """Block number it last called its newest."""

@@ -22,12 +22,12 @@ from typing import Any
 
 from protocol import metrics
 from protocol.chain import transport
-from protocol.chain.ahead import Ahead
-from protocol.chain.batches import Batches
-from protocol.chain.endpoint import Endpoint
+from protocol.chain.ahead import AskedAhead
+from protocol.chain.batches import RpcBatches
+from protocol.chain.endpoint import RpcEndpoint
 from protocol.chain.ethereum import newest_block, numbered_block
 from protocol.chain.networks import SETTLED_BLOCKS
-from protocol.chain.transport import Failed, Request, Transport
+from protocol.chain.transport import Failed, Request, RpcTransport
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.metrics import host_of
@@ -75,7 +75,7 @@ class Endpoints:
 
     def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
-        self._endpoints = [Endpoint(url) for url in urls]
+        self._endpoints = [RpcEndpoint(url) for url in urls]
         self._timeout = timeout
         self.clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
@@ -83,8 +83,8 @@ class Endpoints:
             _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
         )  # that it answers again says nothing for it
         self._held = Backoff(_REST_SECONDS, clock=clock)  # that said when to come back
-        self._transport = Transport()
-        self._batches = Batches(clock)
+        self._transport = RpcTransport()
+        self._batches = RpcBatches(clock)
         self._threads = threading.local()
         self._checked_at = float("-inf")
         self._confirmed = 0  # the newest block that two endpoints know
@@ -129,7 +129,7 @@ class Endpoints:
     # ---- asking ahead --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def ahead(self, ahead: Ahead, asked: Sequence[Request], *, cap: int | None = None) -> Iterator[None]:
+    def ahead(self, ahead: AskedAhead, asked: Sequence[Request], *, cap: int | None = None) -> Iterator[None]:
         """Asks `asked` of one endpoint together; within, this thread's requests take what was answered (ahead.py). What was not is
         asked when it comes up. Raises EndpointsDisagree."""
         outer = self._ahead
@@ -144,7 +144,7 @@ class Endpoints:
             self._threads.ahead = outer
 
     @property
-    def _ahead(self) -> Ahead | None:
+    def _ahead(self) -> AskedAhead | None:
         """What this thread has asked ahead."""
         return getattr(self._threads, "ahead", None)
 
@@ -159,7 +159,7 @@ class Endpoints:
             ahead = ahead.outer
         return found
 
-    def _fetch(self, ahead: Ahead, asked: Sequence[Request], cap: int) -> None:
+    def _fetch(self, ahead: AskedAhead, asked: Sequence[Request], cap: int) -> None:
         endpoint = self._endpoints[ahead.place]
         if self.rests(ahead.place):
             return
@@ -217,7 +217,7 @@ class Endpoints:
         rest = self._doubts.failed(endpoint.url)
         log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
 
-    def _try(self, endpoint: Endpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
+    def _try(self, endpoint: RpcEndpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
         """The answer of one, and what can be learned from it. Raises Failed, which is noted already."""
         host = host_of(endpoint.url)
         for left in reversed(range(tries)):
@@ -243,7 +243,7 @@ class Endpoints:
             ahead.note((method, params), answer)
         return answer
 
-    def _wait_for(self, endpoint: Endpoint) -> None:
+    def _wait_for(self, endpoint: RpcEndpoint) -> None:
         """Waits until an endpoint may be asked again that said when. Raises Failed where that is longer than an answer may take."""
         seconds = self._held.left(endpoint.url)
         if seconds > self._timeout:
@@ -252,11 +252,11 @@ class Endpoints:
         if seconds:
             self.clock.sleep(seconds)
 
-    def _note_answer(self, endpoint: Endpoint) -> None:
+    def _note_answer(self, endpoint: RpcEndpoint) -> None:
         self._backoff.succeeded(endpoint.url)
         endpoint.silent_since = None
 
-    def _note_failure(self, endpoint: Endpoint, error: str) -> None:
+    def _note_failure(self, endpoint: RpcEndpoint, error: str) -> None:
         endpoint.last_error = error
         if endpoint.silent_since is None:
             endpoint.silent_since = self.clock.monotonic()
@@ -264,7 +264,7 @@ class Endpoints:
         if len(self._endpoints) > 1:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.shown, error, rest)
 
-    def _note_head(self, endpoint: Endpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
+    def _note_head(self, endpoint: RpcEndpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
         """Learns how far an endpoint is from the answers that pass through."""
         result = answer.get("result")
         if _asks_for_newest(method, params) and isinstance(result, dict):
@@ -275,10 +275,10 @@ class Endpoints:
         with suppress(ValueError):
             self._note_number(endpoint, int(str(result), 16))
 
-    def _note_number(self, endpoint: Endpoint, number: int) -> None:
+    def _note_number(self, endpoint: RpcEndpoint, number: int) -> None:
         endpoint.note_number(number, self._confirmed - LAG_BLOCKS, self.clock.monotonic())
 
-    def _note_age(self, endpoint: Endpoint, newest: Any) -> None:
+    def _note_age(self, endpoint: RpcEndpoint, newest: Any) -> None:
         endpoint.note_age(newest, self.head_age, self.clock, lambda: all(each.is_stale for each in self._endpoints))
 
     # ---- comparing -----------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ class Endpoints:
                 said = ", ".join(f"{self._endpoints[i].shown} says {found[:12]}…" for i, found in hashes.items())
                 raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {said}")
 
-    def _look_at(self, endpoint: Endpoint, likely: int) -> int:
+    def _look_at(self, endpoint: RpcEndpoint, likely: int) -> int:
         """An endpoint's head, noted; asked for together with what is likely to be compared."""
         asked: list[Request] = [("eth_blockNumber", []), *([newest_block()] if self.head_age else [])]
         endpoint.said.clear()
@@ -368,14 +368,14 @@ class Endpoints:
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 
-    def _call(self, endpoint: Endpoint, method: str, params: Sequence[Any]) -> Any:
+    def _call(self, endpoint: RpcEndpoint, method: str, params: Sequence[Any]) -> Any:
         said = endpoint.said.pop(str((method, params)), None)
         return (self._ask(endpoint, method, params) if said is None else said).get("result")
 
-    def _ask(self, endpoint: Endpoint, method: str, params: Sequence[Any], cap: int | None = None) -> dict[str, Any]:
+    def _ask(self, endpoint: RpcEndpoint, method: str, params: Sequence[Any], cap: int | None = None) -> dict[str, Any]:
         return transport.answer_of(self._post(endpoint, transport.one(method, params), cap or ANSWER_BYTES_MAX))
 
-    def _post(self, endpoint: Endpoint, body: object, cap: int) -> Any:
+    def _post(self, endpoint: RpcEndpoint, body: object, cap: int) -> Any:
         """The JSON that one endpoint answers with. Raises Failed."""
         seconds, now = self._patience(endpoint), self.clock.wall()
         try:
@@ -385,7 +385,7 @@ class Endpoints:
                 self._held.hold(endpoint.url, error.rest)
             raise
 
-    def _patience(self, endpoint: Endpoint) -> float:
+    def _patience(self, endpoint: RpcEndpoint) -> float:
         """Seconds that it may take for an answer."""
         is_needed = endpoint.silent_since is None or all(each.silent_since is not None for each in self._endpoints)
         return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)

@@ -15,7 +15,7 @@ Known = tuple[int, bytes]
 """Number and hash of a block that the book knows."""
 
 
-class Standing:
+class StandingBlocks:
     def __init__(self, view: View, witnesses: Witnesses, agreed: Callable[[], int]) -> None:
         """`agreed`: the newest block of the book that two endpoints have told."""
         self._view = view

@@ -33,7 +33,7 @@ from protocol.chain.ethereum import newest_block, numbered_block
 from protocol.chain.events import Event
 from protocol.chain.log_reader import ANSWER_BYTES, SOON_SECONDS
 from protocol.chain.networks import SETTLED_BLOCKS
-from protocol.chain.standing import Standing
+from protocol.chain.standing import StandingBlocks
 from protocol.chain.types import Block
 from protocol.chain.view import Submission, View
 from protocol.chain.witnesses import Footing, Lone, Witnesses
@@ -77,7 +77,7 @@ class Book(View):
         self._short_since: float | None = None  # monotonic seconds since when the chain is shorter than the book
         self._head = super().head
         self._witnesses = Witnesses(chain, run)
-        self._standing = Standing(self, self._witnesses, self._agreed)
+        self._standing = StandingBlocks(self, self._witnesses, self._agreed)
         self._looked_at = float("-inf")  # monotonic, of the last poll, if it found new blocks
 
     @property

@@ -34,7 +34,7 @@ class Failed(Exception):
         self.rest = rest
 
 
-class Transport:
+class RpcTransport:
     """Safe to share between threads."""
 
     def __init__(self) -> None:
