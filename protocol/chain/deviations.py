@@ -276,7 +276,7 @@ class _Table:
             heard = tuple(Move(m.who, m.wei * times, m.many, m.ours) for m in once)
         yield Deviation(
             "framed validator", "node and validators", "convict a node of theirs of honest work, to impeach who has accepted it", "validator",
-            "finder_bps of a bond for each submission, less what the conviction costs",
+            "finder_bps of a bond for each submission, of each validator that accepted it (one is counted), less what the conviction costs",
             "1 + co_signers bonds for each submission, where somebody appeals", heard, takes,
             needs=0 if heard else accusers, luck="answered" if heard else "",
         )  # fmt: skip
