@@ -12,12 +12,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from eth_utils import to_checksum_address
+from swarm.tiny_run import run_tables
 
+from protocol import calibration, runspec
 from protocol.chain import Chain, book_schema, events
 from protocol.chain.book_entries import Entries
 from protocol.chain.decoding import Log
 from protocol.chain.types import Block, Funds, Role, Status
 from protocol.constants import PROTOCOL_VERSION
+from protocol.environments.reasoning import EXAMINED_VERSION
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.shell.home import write_json
@@ -39,6 +42,19 @@ _MUR = 10**18
 def address(kind: str, number: int) -> str:
     """A made-up one, the same every time."""
     return str(to_checksum_address(hashlib.sha256(f"{kind} {number}".encode()).digest()[:20]))
+
+
+def made_spec() -> RunSpec:
+    """That no model and no task set stands behind."""
+    table = run_tables()["spec"]
+    limits = calibration.load(table["verification"]["calibration"], Path())
+    table["verification"] |= {
+        "calibration": limits.digest, "computation": limits.computation, "sampling": limits.sampling,
+    }  # fmt: skip
+    table["model"] |= {"config": "0" * 64, "tokenizer": "0" * 64}
+    absent = {"package": "reasoning-gym", "version": EXAMINED_VERSION, "head": "0" * 64}
+    table["environments"] = [{**absent, **environment} for environment in table["environments"]]
+    return runspec.from_table(table)
 
 
 @dataclass(frozen=True)
@@ -245,10 +261,10 @@ class MadeRun:
                 }
                 file.write(json.dumps(sample) + "\n")
 
-    def sources(self, spec: RunSpec, chain: Any | None = None, **changes: Any) -> PageSources:
+    def sources(self, chain: Any | None = None, **changes: Any) -> PageSources:
         """As the hub hands them to its page."""
         made: dict[str, Any] = {
-            "chain": cast(Chain, chain or QuietChain()), "run": RUN, "spec": spec, "layout": self.layout, "book": self.book,
+            "chain": cast(Chain, chain or QuietChain()), "run": RUN, "spec": made_spec(), "layout": self.layout, "book": self.book,
             "open_index": lambda: Database.reader(self.index),
             "relays": lambda: {"http://10.0.0.5:8460": RelayTally(69_400_000, self.steps - 1, 1_200_000, float(self.now))},
             "promised": lambda validator: 3 * _MUR,

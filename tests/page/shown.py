@@ -12,7 +12,6 @@ from benches.page_run import RUN, MadeRun
 from fastapi import FastAPI
 
 from tests.clock import eventually
-from tests.hub.desk import small_spec
 from trainer.config import HubSettings
 from trainer.hub.server import HubServer
 from trainer.page.app import beside
@@ -62,7 +61,7 @@ class Shown:
 
 @contextmanager
 def shown(run: MadeRun, settings: HubSettings | None = None, **sources: Any) -> Iterator[Shown]:
-    keeper = PageKeeper(run.sources(small_spec(), **sources), turn_seconds=0.02)
+    keeper = PageKeeper(run.sources(**sources), turn_seconds=0.02)
     app = beside(FastAPI(openapi_url=None), keeper, RUN, settings or HubSettings())
     with keeper, HubServer(app, "127.0.0.1", 0) as server:
         yield Shown(run, keeper, f"http://127.0.0.1:{server.port}")

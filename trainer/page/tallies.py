@@ -40,7 +40,7 @@ from trainer.page.sources import ReceiptIndex
 
 BATCH = 500
 """Entries of the book or of the receipts that are read at once; between two the hub's other threads have their turn."""
-RECENT = 50
+RECENT = 25
 """Verdicts that are shown, of all and of rejections."""
 MINUTES = 180
 """Of block time, over which the pace is shown."""

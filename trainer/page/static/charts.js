@@ -5,6 +5,9 @@ import { el, put } from "./dom.js";
 const shown = new Set();
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const PALETTE = 6;
+const WHOLE = [1, 2, 5].flatMap((n) => [n, 10 * n, 100 * n, 1000 * n, 1e4 * n]).sort((a, b) => a - b);
+const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120].map((n) => 60 * n);
+const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 
 export function chart(title, unit, { show = String, time = false, zero = false } = {}) {
   const legend = el("ul", { class: "legend" });
@@ -20,10 +23,10 @@ export function chart(title, unit, { show = String, time = false, zero = false }
   function options(width) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: `11px ${colour("--sans")}` };
     return {
-      width, height: 170, legend: { show: false }, padding: [8, 8, 0, 0],
+      width, height: 170, legend: { show: false }, padding: [8, 16, 0, 0],
       cursor: { y: false, points: { size: 5 }, drag: { x: true, y: false } },
       scales: { x: { time }, y: { range: (_, low, high) => range(low, high, zero) } },
-      axes: [{ ...axis, size: 26, space: 60 }, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
+      axes: [{ ...axis, size: 26, space: 60, incrs: time ? MINUTES : WHOLE, ...(time ? { values: (_, ticks) => ticks.map(clock) } : {}) }, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
       series: [{}, ...state.names.map((name, i) => ({
         label: name, stroke: colourOf(i), width: 1.5, dash: strokes(i), spanGaps: true, points: { show: state.data[0].length < 3, size: 5 },
       }))],
@@ -42,7 +45,7 @@ export function chart(title, unit, { show = String, time = false, zero = false }
       return el("li", {}, mark, el("span", {}, name), el("b", {}, value === null || value === undefined ? "–" : show(value)));
     });
     const x = state.data[0][at ?? last];
-    const where = time ? new Date(x * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) : `step ${x}`;
+    const where = time ? clock(x) : `step ${x}`;
     put(legend, ...items, at === null ? null : el("li", {}, where));
   }
 

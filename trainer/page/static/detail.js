@@ -128,7 +128,7 @@ function saying(each) {
     case "Voted": return [`finds ${each.found_false} false, ${each.found_hard} of them hard`];
     case "Abstained": return words(each.reason);
     case "Silent": return ["was charged ", amount(each.charged), " MUR"];
-    case "Settled": return [tag(each.stage), each.convicted ? " the seat is convicted" : "", " slashed ", amount(each.slashed), " MUR"];
+    case "Settled": return [tag(each.stage), each.convicted ? " the seat is convicted," : "", " slashed ", amount(each.slashed), " MUR"];
     default: return [];
   }
 }

@@ -49,11 +49,12 @@ setInterval(() => {
 
 export function copier(text) {
   if (!navigator.clipboard) return null;
-  const button = el("button", { class: "copy", type: "button", "aria-label": `Copy ${text}`, title: "Copy" }, "⧉");
+  const button = el("button", { class: "copy", type: "button", "aria-label": `Copy ${text}`, title: "Copy" });
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(text);
-    button.textContent = "✓";
-    setTimeout(() => { button.textContent = "⧉"; }, 1200);
+    button.classList.add("done");
+    button.title = "Copied";
+    setTimeout(() => { button.classList.remove("done"); button.title = "Copy"; }, 1500);
   });
   return button;
 }
@@ -74,9 +75,9 @@ const KINDS = { accept: "good", working: "good", soft: "warn", hard: "bad", conv
 export const tag = (text) => el("span", { class: `tag ${KINDS[text] ?? ""}` }, text);
 export const empty = (text) => el("p", { class: "empty" }, text);
 
-export function facts(pairs) {
+export function facts(pairs, kind = "") {
   const rows = pairs.filter((pair) => pair).map(([name, ...value]) => [el("dt", {}, name), el("dd", {}, ...value)]);
-  return el("dl", { class: "facts" }, ...rows);
+  return el("dl", { class: `facts ${kind}`.trim() }, ...rows);
 }
 
 export function section(id, title, ...controls) {

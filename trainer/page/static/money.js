@@ -33,7 +33,7 @@ export function money() {
         ["redeemed by validators", ...mur(said.redeemed)],
         said.reward !== null && ["reward of a token", ...mur(said.reward)],
         said.window !== null && ["rewards vest after", seconds(said.window)],
-      ]));
+      ], "columns"));
     },
   };
 }

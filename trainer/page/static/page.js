@@ -15,7 +15,6 @@ let tags = {};
 let told = null;
 
 put(main, page.outer);
-document.getElementById("nav").hidden = path.length > 0;
 
 function show(text) {
   trouble.hidden = !text;
@@ -35,5 +34,8 @@ function state(isOn) {
   live.textContent = isOn ? "live" : told ? `not live: numbers of ${absolute(Math.floor(told))}` : "the hub does not answer; trying again";
 }
 
-page.refresh([]).catch((error) => show(error.message));
+page.refresh([]).catch((error) => show(error.message)).then(() => {
+  // What an address names by its hash was not there when the browser looked.
+  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+});
 follow(news, state);

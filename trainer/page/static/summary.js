@@ -37,7 +37,7 @@ function tilesOf(run) {
     tile("rollouts", [short(pace.rollouts_per_minute), "/min"], `last ${pace.minutes} min`),
     tile("tokens", [short(pace.tokens_per_minute), "/min"], `last ${pace.minutes} min`),
     tile("nodes", [count(counts.working), `of ${count(counts.nodes)} seats`], "worked in the last hour"),
-    tile("accepted", [percent(counts.accepted, counts.judged)], `${count(rejected)} of ${short(counts.judged)} rejected`, counts.open_cases ? `, ${count(counts.open_cases)} open cases` : ""),
+    tile("accepted", [percent(counts.accepted, counts.judged)], `${count(rejected)} of ${short(counts.judged)} rejected`, counts.open_cases ? `, ${count(counts.open_cases)} ${counts.open_cases === 1 ? "case" : "cases"} open` : ""),
   ];
 }
 
@@ -46,7 +46,7 @@ function trainerOf(run) {
   const trainer = run.trainer;
   const reading = run.read < 1 ? el("p", { class: "note" }, `The page is still reading the run’s past: ${Math.round(100 * run.read)} % so far.`) : null;
   if (!trainer) return [title, reading, empty("The trainer has not said anything yet: murmur trainer run starts it.")].filter(Boolean);
-  const parts = [title, reading, el("p", { class: "note" }, el("span", {}, ...stateOf(run, trainer)))];
+  const parts = [title, reading, el("p", { class: "state" }, ...stateOf(run, trainer))];
   parts.push(...(trainer.alarms ?? []).map((alarm) => el("p", { class: "warn" }, `Alarm at step ${alarm.step}: ${alarm.signal} ${decimal(alarm.value)}, limit ${decimal(alarm.limit)}`)));
   parts.push(...timeOf(trainer.seconds ?? {}));
   return parts.filter(Boolean);
@@ -58,7 +58,7 @@ function stateOf(run, trainer) {
   const waits = Object.entries(trainer.waiting ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
   return [
     ...paused, el("strong", {}, trainer.state), waits ? ` (${waits})` : "",
-    ...(phase ? [` · ${phase.name} since `, when(phase.since, "wall"), `, at most ${seconds(phase.deadline)}`] : []), " · said ", when(trainer.at, "wall"),
+    ...(phase ? [phase.name === trainer.state ? " since " : ` · ${phase.name} since `, when(phase.since, "wall"), `, at most ${seconds(phase.deadline)}`] : []), " · said ", when(trainer.at, "wall"),
   ];
 }
 

@@ -1,8 +1,8 @@
 """Headless Chromium by its DevTools protocol over a pair of pipes: no driver and no further package.
 
-    with Chromium() as browser, browser.tab(360, 800, dark=True) as tab:
-        tab.open(url)
-        tab.wait("document.title === 'x'")
+with Chromium() as browser, browser.tab(360, 800, dark=True) as tab:
+    tab.open(url)
+    tab.wait("document.title === 'x'")
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from swarm.pace import Patience
-
-from tests.clock import eventually
+from swarm.processes import wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WHY_NOT = "needs Chromium (Debian: apt install chromium)"
@@ -133,7 +131,7 @@ class Tab:
         return said["result"].get("value")
 
     def wait(self, expression: str) -> None:
-        eventually(lambda: self.ask(f"Boolean({expression})"), within=30, what=expression)
+        wait_until(lambda: bool(self.ask(f"Boolean({expression})")), deadline=30, what=expression)
 
     def text(self, selector: str = "body") -> str:
         return str(self.ask(f"document.querySelector({json.dumps(selector)}).innerText"))
