@@ -81,7 +81,7 @@ class RunDocuments:
             "paused_from": self._stakes.budget.paused_from,
             "trainer": self._trainer(),
             "counts": {
-                "nodes": sum(seat.role == Role.ACTIVE for seat in t.seats.values()),
+                "nodes": sum(seat.is_active for seat in t.seats.values()),
                 "working": sum(self._is_working(seat) for seat in t.seats.values()), "seats": len(t.seats),
                 "validators": len(self._view.validators(head.time if head else 0)), "submissions": t.submissions,
                 "judged": t.judged, "accepted": judged[0], "soft": judged[1], "hard": judged[2],
@@ -106,7 +106,7 @@ class RunDocuments:
 
     def _is_working(self, seat: SeatTally) -> bool:
         head = self._view.head
-        return seat.role == Role.ACTIVE and head is not None and seat.last > head.time - QUIET_SECONDS
+        return seat.is_active and head is not None and seat.last > head.time - QUIET_SECONDS
 
     def _pace(self) -> dict[str, float]:
         """By the clock of the chain, of whole minutes."""

@@ -11,10 +11,9 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.chain.types import Role
 from protocol.chain.view import View
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError
@@ -90,8 +89,8 @@ class PageKeeper:
         with ExitStack() as opened:
             made: _Work | None = None
             while not self._stop.is_set():
+                self._wanted.clear()  # before it is asked, or somebody who comes in between would be missed
                 if not len(self.news) and self._clock.monotonic() - self._looked > WATCHED_SECONDS:
-                    self._wanted.clear()
                     self._wanted.wait()
                     continue
                 try:
@@ -135,7 +134,7 @@ class PageKeeper:
         if self.content.trouble is None and {n: d.tag for n, d in parts.items()} == self.content.tags:
             return
         nodes = {row["address"]: row for row in values["nodes"]}
-        versions = {step: asdict(work) for step, work in made.tallies.versions.items()}
+        versions = {step: vars(work).copy() for step, work in made.tallies.versions.items()}
         self._replace(PageContent(self._mark(), parts, nodes, versions))
 
     def _say(self, trouble: str) -> None:
@@ -163,4 +162,4 @@ class _Work:
 
     def look_at_chain(self) -> None:
         seats = self.tallies.seats.items()
-        self._stakes.look([name for name, seat in seats if seat.role == Role.ACTIVE], list(self.tallies.validators))
+        self._stakes.look([name for name, seat in seats if seat.is_active], list(self.tallies.validators))

@@ -92,6 +92,11 @@ class SeatTally(WorkTally):
     """Class in which the seat was taken last; None where the book does not tell."""
     role: Role = Role.ACTIVE
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it may work as far as events tell; a conviction is for good."""
+        return self.role == Role.ACTIVE and self.convictions <= 0
+
 
 @dataclass
 class ValidatorTally(OutcomeTally):
