@@ -228,6 +228,9 @@ class TrainSettings(Settings):
         return min(self.groups_per_step, max(asked, self.optimizer_steps))
 
 
+PageFor = Literal["local", "public", "off"]
+
+
 class HubSettings(Settings):
     keystore: str = "trainer.json"
     """Keystore of the run's trainer key, beside run.toml: publishes weights, signs manifests and storage receipts."""
@@ -251,12 +254,15 @@ class HubSettings(Settings):
     looks_per_minute: int = Field(default=30, ge=1)
     """Looks at the chain that requests may cause, in all, beside those of every `chain.poll_seconds`; they are what a flood of
     requests can cost at the endpoint."""
+    page: PageFor = "local"
+    """To whom the hub shows the run's page: "local", browsers on this machine; "public", everybody who asks for it by an address or by
+    `public_host`; "off", nobody."""
     connections: int = Field(default=8192, ge=16)
     """Connections to the hub in all, as far as the system's limit of open files goes. Idle ones give way, then those that wait for news."""
     connections_per_address: int = Field(default=256, ge=1)
     """Of one IPv4 address or one IPv6 /64. Behind a reverse proxy all come from its address: give it all of `connections`."""
     requests: int = Field(default=512, ge=8)
-    """Requests answered at once. From half of them on polls are refused, then listings, then downloads, last uploads."""
+    """Requests answered at once. From 30 % of them on the run's page is refused, from half polls, then listings, then downloads, last uploads."""
     store: str | None = None
     """Rollout files and receipts: a folder beside run.toml, or s3://bucket/prefix; else hub/store in the output folder."""
     store_cache_bytes: int = Field(default=16 << 30, ge=0)

@@ -291,6 +291,20 @@ class View:
         """A block that is older than that time, the newest that the book knows; -1 where it knows none. Looks at every block."""
         return int(self.row("SELECT coalesce(max(number), -1) FROM blocks WHERE time < ?", (time,))[0])
 
+    def newest_of_seat(self, seat: str, most: int) -> list[Submission]:
+        """The last ones of a seat, under all its keys, newest first; reads no more of each key."""
+        found: list[Submission] = []
+        for key in self.keys(seat):
+            of_key = "s.node = (SELECT id FROM nodes WHERE address = ?)"
+            query = f"{_SUBMISSION} WHERE {of_key} ORDER BY s.block DESC, s.log_index DESC LIMIT ?"
+            found += map(_submission, self.rows(query, (key, most)))
+        return sorted(found, key=lambda s: s.place, reverse=True)[:most]
+
+    def block_time(self, number: int) -> int | None:
+        """Block time in seconds, where the book knows it."""
+        row = self.row("SELECT time FROM blocks WHERE number = ?", (number,))
+        return None if row is None else row[0]
+
     def count_submissions(self) -> int:
         """Reads the whole table: for reports, not for turns."""
         return int(self.row("SELECT count(*) FROM submissions")[0])
@@ -352,6 +366,14 @@ class View:
         if seat is None:
             return self._cases(f"WHERE {_IS_OPEN} ORDER BY block, seat, number")
         return self._cases(f"WHERE {_IS_OPEN} AND seat = ? ORDER BY block, number", seat)
+
+    def newest_cases(self, most: int) -> list[CaseEntry]:
+        """Of all seats, those opened last first."""
+        return self._cases("ORDER BY block DESC, seat, number LIMIT ?", most)
+
+    def cases_against(self, seat: str, most: int) -> list[CaseEntry]:
+        """Of one seat, the newest first."""
+        return self._cases("WHERE seat = ? ORDER BY number DESC LIMIT ?", seat, most)
 
     def appeals(self) -> list[CaseEntry]:
         """Open cases that wait for votes."""

@@ -49,14 +49,14 @@ _SMALL_QUEUE_SECONDS = 3.0  # the same where it may have waited for news before
 @dataclass(frozen=True)
 class Answers:
     """Answers for `store` through `uplink`. A guest for whom `is_first` holds is served before others; one for whom `elsewhere`
-    names other servers is sent there instead of being given files. Answers have `deadline(bytes)` to arrive; `sent(step, name, count)`
+    names other servers is sent there instead of being given files. Answers have `deadline(bytes)` to arrive; `sent(guest, step, name, count)`
     is told of every piece of a file that left. `waits` says that a request has nothing to do but wait.
     """
 
     store: VersionStore
     uplink: Uplink
     deadline: Callable[[int], float]
-    sent: Callable[[int, str, int], None]
+    sent: Callable[[Guest, int, str, int], None]
     is_first: Callable[[Guest], bool] = lambda guest: True
     elsewhere: Callable[[Guest, int], list[str]] = lambda guest, step: []
     is_closing: Callable[[], bool] = lambda: False
@@ -214,7 +214,7 @@ class Answers:
         """Sends `head` and the bytes from `first` to before `end` of an open file, in turns with everybody else."""
 
         def send(offset: int, length: int, deadline: float) -> None:
-            wire.send_file(fd, offset, length, deadline, lambda count: self.sent(*what, count))
+            wire.send_file(fd, offset, length, deadline, lambda count: self.sent(guest, *what, count))
 
         return self._send_in_turns(wire, guest, head, first, end, send)
 

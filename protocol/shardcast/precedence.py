@@ -46,6 +46,12 @@ class RelaysFirst:
         with self._mutex:
             self._hosts = hosts
 
+    @property
+    def announced(self) -> list[str]:
+        """Where the run's relays say that they serve, as far as was learnt."""
+        with self._mutex:
+            return list(self._hosts)
+
     def is_first(self, guest: Guest) -> bool:
         with self._mutex:
             return guest.serves is not None and str(plain_address(guest.address)) in self._hosts.get(guest.serves, ())

@@ -93,7 +93,8 @@ class _Guest:
 class ShardServer:
     """Serves `store` while the context lasts. Port 0 takes a free one; `url` tells which. With `tls` it speaks https only.
 
-    `progress(step, name, count)` is called from serving threads for every piece of a file that left.
+    `progress(step, name, count)` is called from serving threads for every piece of a file that left, and `sent_to(guest, step, count)` with
+    who got it.
     Raises PreflightError on entry if the address cannot be listened on.
     """
 
@@ -109,11 +110,13 @@ class ShardServer:
         tls: ssl.SSLContext | None = None,
         is_first: Callable[[Guest], bool] = lambda guest: True,
         elsewhere: Callable[[Guest, int], list[str]] = lambda guest, step: [],
+        sent_to: Callable[[Guest, int, int], None] = lambda guest, step, count: None,
     ) -> None:
         self.store, self.host, self.port = store, host, port
         self.limits = limits or ServerLimits()
         self.counts = ServerCounts()
         self._progress = progress
+        self._sent_to = sent_to
         self._mutex = Lock()
         self._guests: set[_Guest] = set()
         self._closing = Event()
@@ -292,11 +295,12 @@ class ShardServer:
 
         return self._answers.answer(guest.wire, head, guest.address, waits)
 
-    def _count(self, step: int, name: str, count: int) -> None:
+    def _count(self, guest: Guest, step: int, name: str, count: int) -> None:
         with self._mutex:
             self.counts.bytes_served += count
         _BYTES.add(count)
         self._progress(step, name, count)
+        self._sent_to(guest, step, count)
 
     def _deadline(self, length: int) -> float:
         return time.monotonic() + self.limits.stall + length / self.limits.floor_rate

@@ -22,6 +22,7 @@ NAMES = {
     "trainer": "our training step against TRL, generation and memory included, on the same work",
     "growth": "what one turn of validator, trainer, ledger and journals costs as history grows",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
+    "page": "how quickly the hub's page answers at 1,000 nodes and 100,000 submissions, and what a browser does with it",
     "rpc": "what a submission and an idle role ask of an endpoint: HTTP requests and JSON-RPC calls",
     "shardcast": "how fast weights travel: through relays at full speed, and in trees and chains of limited lines",
     "start": "CPU seconds until a command has printed its help, or has read the chain",

@@ -40,6 +40,7 @@ class Demo:
         self.swarm = Swarm(folder, settings, detach=keep)
         self.seconds: dict[str, float] = {}
         self._display = display
+        self._told_page = False
 
     def run(self, *, require_gain: bool) -> list[str]:
         """The whole story; returns the promises that were broken."""
@@ -88,6 +89,9 @@ class Demo:
     def _tick(self) -> None:
         for line in self._watch.poll():
             self._display.say(line)
+        if self._watch.page is not None and not self._told_page:
+            self._told_page = True
+            self._display.say(f"the run's page, in a browser: {self._watch.page}")
         self._display.show(self._watch)
 
     @contextmanager

@@ -393,8 +393,9 @@ def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.")
     """What a person may type while the swarm is up."""
     node = next(member for member in swarm.nodes if not member.is_cheat)
     root = "" if Path.cwd() == ROOT else f"{ROOT}/"
+    page = (read_json(swarm.folder / "output/hub/status.json") or {}).get("page")
     return f"""
-{state} Look around with
+{state} Look around{f" at {page} in a browser, or" if page else ""} with
 
   export MURMUR_PASSWORD='{PASSWORD}'
   {root}.venv/bin/node status --home {node.home}

@@ -93,6 +93,12 @@ class Watch:
         return read_json(self._swarm.folder / "output/hub/status.json") or {}
 
     @property
+    def page(self) -> str | None:
+        """Where the hub shows the run's page; None before it serves."""
+        found = self.hub.get("page")
+        return None if found is None else str(found)
+
+    @property
     def relays(self) -> dict[str, dict[str, Any]]:
         """What each relay last said, by its name."""
         return {name: read_json(self._swarm.folder / name / "status.json") or {} for name in self._swarm.relays}

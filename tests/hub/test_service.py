@@ -109,6 +109,22 @@ def test_it_serves_and_publishes_whatever_appears_in_the_outbox(world: World, sp
     assert hub.error is None
 
 
+def test_it_shows_a_page_of_its_run_beside_its_own_routes(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    with running(*make(world, tmp_path, spec)) as hub:
+        page = hub.told()["page"]
+        assert page == f"{hub.told()['url']}/run/{world.run}/"
+        assert httpx.get(page, timeout=10).headers["content-type"] == "text/html; charset=utf-8"
+        put(hub.layout, 0)
+
+        def is_shown() -> bool:
+            answer = httpx.get(f"{page}api/v1/run", timeout=10)
+            return answer.status_code == 200 and answer.json()["version"] == 0
+
+        wait_until(is_shown, deadline=30, what="the page shows the version that is out")
+        assert httpx.get(f"{page}api/v1/money", timeout=10).json()["free"] == str(world.chain.funds(world.run).free)
+        assert httpx.get(page, headers={"host": "stranger.example"}, timeout=10).status_code == 403
+
+
 def test_it_goes_to_the_bootnodes_of_its_spec(anvil: Any, spec: RunSpec, tmp_path: Path) -> None:
     """Its settings name none."""
     with Host(Key.generate(), "/ip4/127.0.0.1/tcp/0") as bootnode:

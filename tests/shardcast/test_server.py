@@ -290,15 +290,19 @@ def test_a_reader_that_never_rests_but_is_too_slow_is_cut(cast: Cast) -> None:
 
 def test_every_byte_served_is_counted_and_reported(cast: Cast, content: bytes) -> None:
     seen: Counter[tuple[int, str]] = Counter()
+    guests: Counter[tuple[str | None, int]] = Counter()
     _, server = cast.origin(
-        {"model": content, "empty": b""}, progress=lambda step, name, count: seen.update({(step, name): count})
+        {"model": content, "empty": b""},
+        progress=lambda step, name, count: seen.update({(step, name): count}),
+        sent_to=lambda guest, step, count: guests.update({(guest.serves, step): count}),
     )
     with Peer(server) as peer:
         peer.get("/v/1/files/model")
-        peer.get("/v/1/files/model", "Range: bytes=0-9")
+        peer.get("/v/1/files/model", "Range: bytes=0-9", "Serves: http://127.0.0.1:9")
         peer.get("/v/1/files/empty")
         peer.get("/v/1/files/absent")
     wait_until(lambda: seen == {(1, "model"): len(content) + 10})
+    assert guests == {(None, 1): len(content), ("http://127.0.0.1:9", 1): 10}
     assert server.counts.bytes_served == len(content) + 10
     assert server.counts.requests == 4
 

@@ -126,8 +126,14 @@ def test_what_to_type_beside_a_swarm_works_where_it_was_started(
     swarm = Swarm(tmp_path, SwarmSettings())
     swarm.nodes, swarm.validators = [Member("node-0", tmp_path, "")], [Member("validator-0", tmp_path, "")]
     monkeypatch.chdir(tmp_path if elsewhere else ROOT)
+    (tmp_path / "output/hub").mkdir(parents=True)
     named = re.findall(r"\S*(?:\.venv/bin|scripts)/\w+", how_to_look_around(swarm, "scripts/devnet down"))
     assert len(named) == 7
+    write_json(
+        tmp_path / "output/hub/status.json",
+        {"page": "http://127.0.0.1:9/run/1/"},
+    )
+    assert "at http://127.0.0.1:9/run/1/ in a browser" in how_to_look_around(swarm, "scripts/devnet down")
     assert [name for name in named if not Path(name).exists()] == []
 
 

@@ -390,12 +390,16 @@ def test_status_says_what_is_waited_for_and_until_when(report: Report, layout: L
     assert lines[1] == "  waiting for rollouts for 0 s of at most 3600 s"
 
 
-def test_status_shows_what_validators_told_the_hub_of_challenges(report: Report, layout: Layout) -> None:
+def test_status_shows_the_runs_page_and_what_validators_told_the_hub_of_challenges(
+    report: Report, layout: Layout
+) -> None:
     report.say("training", 6)
     assert "matrix_challenges" not in read_status(layout)
     last = {"outcome": "passed", "operations_per_second": 10**12, "validator": "0xBB"}
     layout.hub_status.parent.mkdir(parents=True, exist_ok=True)
-    write_json(layout.hub_status, {"matrix_challenges": {"0xAA": last}})
+    page = "http://127.0.0.1:8450/run/1/"
+    write_json(layout.hub_status, {"matrix_challenges": {"0xAA": last}, "page": page})
+    assert f"  to look at: {page}" in list(status_lines(read_status(layout)))
     assert read_status(layout)["matrix_challenges"] == {"0xAA": last}
     assert "  matrix challenge of 0xAA: passed, 1 int8 TOPS, says 0xBB" in list(status_lines(read_status(layout)))
 

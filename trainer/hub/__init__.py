@@ -8,7 +8,7 @@ looks.py     at the chain: the few that requests cause    challenges.py  on thei
 server.py    uvicorn, with deadlines and refusals      publisher.py outgoing weights, onto the chain
 places.py    who may be connected                      load.py      what is refused first
 recalibration.py  another calibration for versions to come
-bells.py     who waits for news of what
+bells.py     who waits for news of what          relays.py    what the origin sent to each relay
 outbox.py    versions on their way from the trainer      vouchers.py  what validators are owed
 service.py   the running hub: all of these, SHARDCAST origin, discovery         process.py   it as the trainer's child
 """

@@ -84,6 +84,20 @@ class Database:
             raise IntegrityError(f"{path} is damaged: {error}", hint="murmur trainer hub rebuild") from error
 
     @classmethod
+    def reader(cls, path: Path) -> Database:
+        """A connection to a database that is there, for reading beside whoever writes it; neither waits for the other. Raises IntegrityError
+        where there is none."""
+        made = cls.__new__(cls)
+        made._lock = threading.Lock()
+        try:
+            uri = f"{path.absolute().as_uri()}?mode=ro"
+            made._db = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+            made._db.execute("SELECT 1 FROM receipts LIMIT 1")
+        except sqlite3.Error as error:
+            raise IntegrityError(f"{path} is no database of a hub: {error}") from error
+        return made
+
+    @classmethod
     def anew(cls, path: Path) -> Database:
         """An empty database in place of whatever is there."""
         remove_database(path)
@@ -126,6 +140,12 @@ class Database:
         with self._lock:
             query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
+
+    def receipts_on(self, submission: bytes) -> list[bytes]:
+        """All on one submission, in the order in which they came."""
+        with self._lock:
+            query = "SELECT receipt FROM receipts WHERE submission = ? ORDER BY id"
+            return [row[0] for row in self._db.execute(query, (submission,)).fetchall()]
 
     def receipts_of(self, nodes: Sequence[str], after: int, most: int) -> list[tuple[int, bytes]]:
         """Those of submissions of these nodes."""

@@ -301,6 +301,11 @@ class Hub:
             raise Refused("nothing is owed to this validator yet", NOT_FOUND)
         return json.loads(text)
 
+    def promised(self, validator: str) -> int:
+        """Wei that the voucher of now is worth in all; 0 where there is none."""
+        text = self._store.get("vouchers", f"{validator}.json")
+        return 0 if text is None else int(json.loads(text)["total"])
+
     async def link(self, root: bytes, wait: float, *, near: bool) -> str | None:
         """Where else the file can be read, see Store.link."""
         await self.bells.wait((("file", root),), lambda: self._store.holds(root), wait)

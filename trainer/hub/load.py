@@ -1,5 +1,7 @@
 """How much the hub has to do, and what it refuses when that is too much: the cheapest requests to lose first.
 
+    watch     a page waits for news          lost: a person sees older numbers
+    page      a page is looked at            lost: the same
     poll      asks to be told of news        lost: some seconds
     listing   asks what there is             lost: some seconds of whoever judges or trains
     download  fetches a file                 lost: the same, and what was sent of it
@@ -30,24 +32,40 @@ _SHARE_OF_ONE = 8  # one address has at most 1/8 of the requests under way
 class RequestKind(IntEnum):
     """From the cheapest to lose on."""
 
-    POLL = 0
-    LISTING = 1
-    DOWNLOAD = 2
-    UPLOAD = 3
+    WATCH = 0
+    PAGE = 1
+    POLL = 2
+    LISTING = 3
+    DOWNLOAD = 4
+    UPLOAD = 5
+
+    @property
+    def waits(self) -> bool:
+        """Held back until there is news: it costs a place, and is not counted."""
+        return self in (RequestKind.WATCH, RequestKind.POLL)
 
 
-REFUSED_FROM = {RequestKind.POLL: 0.5, RequestKind.LISTING: 0.65, RequestKind.DOWNLOAD: 0.8, RequestKind.UPLOAD: 1.0}
+REFUSED_FROM = {
+    RequestKind.WATCH: 0.3, RequestKind.PAGE: 0.4, RequestKind.POLL: 0.5, RequestKind.LISTING: 0.65, RequestKind.DOWNLOAD: 0.8,
+    RequestKind.UPLOAD: 1.0,
+}  # fmt: skip
 """Level from which a kind is refused."""
-RETRY_SECONDS = {RequestKind.POLL: 15, RequestKind.LISTING: 5, RequestKind.DOWNLOAD: 3, RequestKind.UPLOAD: 2}
+RETRY_SECONDS = {
+    RequestKind.WATCH: 15, RequestKind.PAGE: 5, RequestKind.POLL: 15, RequestKind.LISTING: 5, RequestKind.DOWNLOAD: 3,
+    RequestKind.UPLOAD: 2,
+}  # fmt: skip
 """After which a refused request may come back."""
 
 
 def kind_of(scope: Scope) -> RequestKind:
     if scope["method"] not in ("GET", "HEAD"):
         return RequestKind.UPLOAD
-    if asks_to_wait(scope["query_string"]):
+    where = f"/{scope['path'].removeprefix('/')}".split("/", 5)  # "", "v1", "runs", run, what
+    waits = asks_to_wait(scope["query_string"])
+    if where[1] != "v1":
+        return RequestKind.WATCH if waits else RequestKind.PAGE
+    if waits:
         return RequestKind.POLL
-    where = scope["path"].split("/", 5)  # "", "v1", "runs", run, what
     return RequestKind.DOWNLOAD if len(where) > 4 and where[4] in ("files", "tasks") else RequestKind.LISTING
 
 
@@ -85,7 +103,7 @@ class Load:
         """Whether such a request is answered now; then `done` must follow."""
         if self.refuses(kind):
             return False
-        if kind == RequestKind.POLL:
+        if kind.waits:
             return True
         if self._under_way[address] >= max(1, self._most // _SHARE_OF_ONE):
             return False
@@ -94,7 +112,7 @@ class Load:
         return True
 
     def done(self, kind: RequestKind, address: str) -> None:
-        if kind != RequestKind.POLL:
+        if not kind.waits:
             self._count -= 1
             self._under_way[address] -= 1
             if not self._under_way[address]:

@@ -45,7 +45,10 @@ _SHED = metrics.counter(
     "murmur_hub_shed_total", "Requests and connections that were refused because there were too many.", "kind"
 )
 _CONNECTIONS = metrics.gauge("murmur_hub_connections", "Open connections to the hub.", "state")
-_LEVEL = metrics.gauge("murmur_hub_load", "How much the hub has to do; from 0.5 on polls are refused, at 1 everything.")
+_LEVEL = metrics.gauge(
+    "murmur_hub_load",
+    "How much the hub has to do; from 0.3 on the run's page is refused, from 0.5 polls, at 1 everything.",
+)
 
 
 class HubServer:
@@ -267,8 +270,8 @@ class _Bounded(H11Protocol):
             await _refuse(kind, send)
             return
         try:
-            if kind == RequestKind.POLL:
-                await self._poll(scope, receive, send)
+            if kind.waits:
+                await self._poll(kind, scope, receive, send)
             else:
                 await self._hub(scope, receive, self._counting(send))
         finally:
@@ -293,7 +296,7 @@ class _Bounded(H11Protocol):
 
         return from_the_beginning
 
-    async def _poll(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _poll(self, kind: RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
         """May be ended at any time, by the peer's leaving or for a newcomer's sake."""
         self._polling = asyncio.current_task()
         self._places.waits(self)
@@ -309,7 +312,7 @@ class _Bounded(H11Protocol):
         except asyncio.CancelledError:
             if self._gives_way and not cycle.response_started and (task := asyncio.current_task()):
                 task.uncancel()
-                await _refuse(RequestKind.POLL, send, b"close")
+                await _refuse(kind, send, b"close")
             elif not cycle.disconnected:
                 raise
         finally:

@@ -2,7 +2,7 @@
 
 Eight kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
 two remove files and entries that nobody needs any more, one looks for relays, the origin's serve bytes. Where a bucket is the store,
-a ninth fills it.
+a ninth fills it; while somebody looks at the run's page, another makes it (trainer/page).
 """
 
 from __future__ import annotations
@@ -45,12 +45,17 @@ from trainer.hub.archive import ArchivedStore
 from trainer.hub.bucket import Bucket
 from trainer.hub.database import Database, remove_database
 from trainer.hub.hub import Hub, Quota
+from trainer.hub.load import RequestKind
 from trainer.hub.outbox import Outbox
 from trainer.hub.publisher import Publisher
 from trainer.hub.recalibration import Recalibrations
+from trainer.hub.relays import RelayTallies
 from trainer.hub.server import HubServer, connections_within_limits
 from trainer.hub.store import CATALOGUE, Store
 from trainer.hub.vouchers import Ledger
+from trainer.page.app import beside
+from trainer.page.keeper import PageKeeper
+from trainer.page.sources import PageSources
 
 log = logging.getLogger("hub")
 
@@ -99,6 +104,7 @@ class HubService:
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept, pinned=self._spec.versions_pinned)
         relays = RelaysFirst()
+        sent = RelayTallies(relays, self._clock)
         transactions = TransactionLog(self._layout.hub / "transactions.sqlite")
         with (
             store,
@@ -110,6 +116,7 @@ class HubService:
                 uplink=Uplink(h.origin_upload_rate),
                 is_first=relays.is_first,
                 elsewhere=relays.elsewhere,
+                sent_to=sent.sent,
             ) as origin_server,
             host_of(self._key, self._settings.peers, self._layout.hub / PEERS, self._layout.hub / REPORT) as host,
         ):
@@ -128,20 +135,18 @@ class HubService:
                     connections,
                     h.connections,
                 )
+            sources = PageSources(
+                chain, c.run, self._spec, self._layout, _book(self._layout), lambda: Database.reader(_database(self._layout)),
+                sent.told, hub.promised, lambda: http.load.refuses(RequestKind.PAGE), c.vouchers,
+            )  # fmt: skip
+            keeper = PageKeeper(sources, self._clock)
+            app = create_app(hub, self._layout.status, self._layout.need)
             http = HubServer(
-                create_app(hub, self._layout.status, self._layout.need), h.host, h.port, connections=connections,
+                beside(app, keeper, c.run, h), h.host, h.port, connections=connections,
                 per_address=h.connections_per_address, requests=h.requests,
             )  # fmt: skip
-            with http:
-                public, local = h.public_host or h.host, url_of(h.host, http.port)
-                if is_everywhere(public):
-                    log.warning(
-                        "nobody elsewhere can reach hub and origin: others are told %s; set hub.public_host to this machine's name or address",
-                        url_of(public, http.port),
-                    )
-                connection.announce("hub", url_of(public, http.port))
-                connection.announce("origin", url_of(public, origin_server.port))
-                log.info("hub at %s, origin on port %d", local, origin_server.port)
+            with keeper, http:
+                local = self._announce(connection, http, origin_server)
                 turns: list[tuple[str, Callable[[], object], float]] = [
                     ("chain", lambda: self._learn(hub), c.poll_seconds),
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
@@ -191,6 +196,20 @@ class HubService:
                 hint="bring it back from where `murmur run create` ran: nodes start by it",
             )
         return policy
+
+    def _announce(self, connection: Connection, http: HubServer, origin: ShardServer) -> str:
+        """Tells peers where hub and origin are; returns where the hub is for this machine."""
+        h = self._settings.hub
+        public, local = h.public_host or h.host, url_of(h.host, http.port)
+        if is_everywhere(public):
+            log.warning(
+                "nobody elsewhere can reach hub and origin: others are told %s; set hub.public_host to this machine's name or address",
+                url_of(public, http.port),
+            )
+        connection.announce("hub", url_of(public, http.port))
+        connection.announce("origin", url_of(public, origin.port))
+        log.info("hub at %s, origin on port %d", local, origin.port)
+        return local
 
     def _learn(self, hub: Hub) -> None:
         hub.learn()
@@ -270,6 +289,7 @@ class HubService:
         status = {
             "pid": os.getpid(),
             "url": url,
+            "page": None if self._settings.hub.page == "off" else f"{url}/run/{self._settings.chain.run}/",
             "published": publisher.published,
             "bytes_served": origin.counts.bytes_served,
             "waiting_for_bucket": files.waiting if isinstance(files, ArchivedStore) else 0,

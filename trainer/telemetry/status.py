@@ -14,10 +14,10 @@ from trainer.config import Outputs
 
 
 def read_status(layout: Outputs) -> dict[str, Any]:
-    """What the trainer last said, and its hub of matrix challenges; empty before the trainer's first word."""
+    """What the trainer last said, and its hub of matrix challenges and of its page; empty before the trainer's first word."""
     found = read_json(layout.status) or {}
     hub = read_json(layout.hub_status) or {} if found and layout.hub_status is not None else {}
-    return {**found, "matrix_challenges": hub["matrix_challenges"]} if hub.get("matrix_challenges") else found
+    return found | {name: hub[name] for name in ("matrix_challenges", "page") if hub.get(name)}
 
 
 def status_lines(status: dict[str, Any]) -> Iterator[str]:
@@ -41,6 +41,8 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
     spent = sorted(status.get("seconds", {}).items(), key=lambda item: -item[1])
     if spent:
         yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
+    if status.get("page"):
+        yield f"  to look at: {status['page']}"
     for node, last in status.get("matrix_challenges", {}).items():
         rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
         yield f"  matrix challenge of {node}: {last['outcome']}{rate}, says {last['validator']}"

@@ -1,0 +1,97 @@
+// Line charts over uPlot: colours of the page, a legend that says what stands under the pointer, and a sentence for who sees no canvas.
+
+import { el, put } from "./dom.js";
+
+const shown = new Set();
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const PALETTE = 6;
+const WHOLE = [1, 2, 5].flatMap((n) => [n, 10 * n, 100 * n, 1000 * n, 1e4 * n]).sort((a, b) => a - b);
+const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120].map((n) => 60 * n);
+const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+
+export function chart(title, unit, { show = String, time = false, zero = false } = {}) {
+  const legend = el("ul", { class: "legend" });
+  const plot = el("div", { class: "plot", "aria-hidden": "true" });
+  const spoken = el("p", { class: "hidden" });
+  const caption = el("figcaption", {}, title, " ", el("span", {}, unit));
+  const outer = el("figure", {}, caption, plot, legend, spoken);
+  const state = { data: null, names: [], drawn: null, key: "" };
+
+  const colourOf = (i) => colour(`--s${i % PALETTE}`);
+  const strokes = (i) => (i >= PALETTE ? [4, 3] : undefined);
+
+  function options(width) {
+    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: `11px ${colour("--sans")}` };
+    return {
+      width, height: 170, legend: { show: false }, padding: [8, 16, 0, 0],
+      cursor: { y: false, points: { size: 5 }, drag: { x: true, y: false } },
+      scales: { x: { time }, y: { range: (_, low, high) => range(low, high, zero) } },
+      axes: [{ ...axis, size: 26, space: 60, incrs: time ? MINUTES : WHOLE, ...(time ? { values: (_, ticks) => ticks.map(clock) } : {}) }, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
+      series: [{}, ...state.names.map((name, i) => ({
+        label: name, stroke: colourOf(i), width: 1.5, dash: strokes(i), spanGaps: true, points: { show: state.data[0].length < 3, size: 5 },
+      }))],
+      hooks: { setCursor: [(made) => tell(made.cursor.idx)] },
+    };
+  }
+
+  function tell(index) {
+    const last = state.data[0].length - 1;
+    const at = index === null || index === undefined ? null : index;
+    const items = state.names.map((name, i) => {
+      const series = state.data[i + 1];
+      const value = at === null ? newest(series) : series[at];
+      const mark = el("i", {});
+      mark.style.background = colourOf(i);
+      return el("li", {}, mark, el("span", {}, name), el("b", {}, value === null || value === undefined ? "–" : show(value)));
+    });
+    const x = state.data[0][at ?? last];
+    const where = time ? clock(x) : `step ${x}`;
+    put(legend, ...items, at === null ? null : el("li", {}, where));
+  }
+
+  function draw() {
+    state.drawn?.destroy();
+    state.drawn = null;
+    const width = plot.clientWidth;
+    if (width && state.data) state.drawn = new window.uPlot(options(width), state.data, plot);
+  }
+
+  new ResizeObserver(() => {
+    if (state.drawn && plot.clientWidth) state.drawn.setSize({ width: plot.clientWidth, height: 170 });
+    else draw();
+  }).observe(plot);
+  shown.add(() => { if (state.data) { draw(); tell(null); } });
+
+  return {
+    outer,
+    show(x, series) {
+      const given = Object.entries(series).filter(([, values]) => values.some((value) => value !== null));
+      if (!x.length || !given.length) {
+        state.drawn?.destroy();
+        Object.assign(state, { data: null, drawn: null, key: "" });
+        put(plot, el("p", { class: "empty" }, "Nothing yet."));
+        put(legend);
+        spoken.textContent = `${title}: nothing yet.`;
+        return;
+      }
+      const key = given.map(([name]) => name).join("\n");
+      if (!state.data) put(plot);
+      Object.assign(state, { data: [x, ...given.map(([, values]) => values)], names: given.map(([name]) => name) });
+      if (state.drawn && state.key === key) state.drawn.setData(state.data);
+      else draw();
+      state.key = key;
+      tell(null);
+      spoken.textContent = given.map(([name, values]) => `${title}, ${name}: from ${show(values.find((v) => v !== null))} to ${show(newest(values))}.`).join(" ");
+    },
+  };
+}
+
+const newest = (series) => series.findLast((value) => value !== null) ?? null;
+
+function range(low, high, zero) {
+  if (low === null || high === null) return [0, 1];
+  const room = (high - low || Math.abs(high) || 1) * 0.08;
+  return [zero || (low >= 0 && low - room < 0) ? Math.min(0, low) : low - room, high + room];
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown.forEach((again) => again()));

@@ -1,0 +1,48 @@
+// The curves: what the policy learns, how old its rollouts are, how fast they come.
+
+import { chart } from "./charts.js";
+import { el, put, section } from "./dom.js";
+import { decimal, short } from "./text.js";
+
+const two = (value) => decimal(value, 2);
+
+export function learning() {
+  const made = section("learning", "Learning and pace");
+  const drawn = {
+    reward: chart("Reward", "mean of a step, by environment", { show: two }),
+    held: chart("Held-out accuracy", "by environment", { show: two, zero: true }),
+    length: chart("Length", "tokens off the announced budget", { show: short, zero: true }),
+    staleness: chart("Staleness", "steps that rollouts are behind", { show: two, zero: true }),
+    rollouts: chart("Rollouts", "per minute, as submitted", { show: short, time: true, zero: true }),
+    tokens: chart("Tokens", "per minute, as submitted", { show: short, time: true, zero: true }),
+    seconds: chart("Time of a step", "seconds by phase", { show: short, zero: true }),
+    completion: chart("Answers", "tokens, mean of a step", { show: short, zero: true }),
+    entropy: chart("Entropy", "nats per token", { show: two, zero: true }),
+  };
+  put(made.body, el("div", { class: "charts" }, ...Object.values(drawn).map((each) => each.outer)));
+  return {
+    names: ["charts"],
+    outer: made.outer,
+    show(charts) {
+      const { steps, held_out: held, pace } = charts;
+      drawn.reward.show(steps, several("all", charts.reward, charts.reward_by_environment));
+      drawn.held.show(held.steps, several("all", held.score, held.by_environment));
+      drawn.length.show(steps, several("all", charts.length_error, charts.length_error_by_environment));
+      drawn.staleness.show(steps, { mean: charts.staleness });
+      drawn.rollouts.show(pace.minutes, { rollouts: pace.rollouts });
+      drawn.tokens.show(pace.minutes, { tokens: pace.tokens });
+      drawn.seconds.show(steps, longest(charts.seconds));
+      drawn.completion.show(steps, { length: charts.completion_length });
+      drawn.entropy.show(steps, { entropy: charts.entropy });
+    },
+  };
+}
+
+function several(name, whole, parts) {
+  return Object.keys(parts).length > 1 ? { [name]: whole, ...parts } : { [Object.keys(parts)[0] ?? name]: whole };
+}
+
+function longest(phases, most = 5) {
+  const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+  return Object.fromEntries(Object.entries(phases).filter(([, values]) => sum(values) > 0).sort((a, b) => sum(b[1]) - sum(a[1])).slice(0, most));
+}
