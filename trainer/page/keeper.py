@@ -161,5 +161,4 @@ class _Work:
         self.documents = RunDocuments(sources, view, self.tallies, self.training, self._stakes)
 
     def look_at_chain(self) -> None:
-        seats = self.tallies.seats.items()
-        self._stakes.look([name for name, seat in seats if seat.is_active], list(self.tallies.validators))
+        self._stakes.look(list(self.tallies.seats), list(self.tallies.validators))

@@ -253,8 +253,8 @@ class RunTallies:
         match data:
             case Joined() | Left() | HandedOver():
                 self._take_seat(data.node if isinstance(data, Joined) else data.seat)
-            case Rotated():
-                self._move(data)
+            case Rotated() if sign < 0:  # whose the key is, the next look tells
+                self._seat_of.pop(data.node, None)
             case Published():
                 self.versions[data.step]  # it has one, also while nobody has worked on it
             case ValidatorSeated():
@@ -307,16 +307,6 @@ class RunTallies:
 
     def _time_of(self, event: Event) -> int:
         return self._view.block_time(event.block) or self._last_time
-
-    def _move(self, rotated: Rotated) -> None:
-        """A key of a seat's own had counts of its own until the book told whose it is."""
-        self._seat_of.pop(rotated.node, None)
-        name = self.seat_of(rotated.node)
-        stray = self.seats.pop(rotated.node, None) if name != rotated.node else None
-        if stray is not None:
-            seat = self.seats[name]
-            for count in ("submissions", "units", "accepted", "soft", "hard"):
-                setattr(seat, count, getattr(seat, count) + getattr(stray, count))
 
 
 def _place(event: Event) -> tuple[int, int]:

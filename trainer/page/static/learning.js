@@ -11,7 +11,7 @@ export function learning() {
   const drawn = {
     reward: chart("Reward", "mean of a step, by environment", { show: two }),
     held: chart("Held-out accuracy", "by environment", { show: two, zero: true }),
-    length: chart("Length", "tokens off the announced budget", { show: short, zero: true }),
+    length: chart("Length", "tokens off the announced budget", { show: short, zero: true, optional: true }), // where budgets are announced
     staleness: chart("Staleness", "steps that rollouts are behind", { show: two, zero: true }),
     rollouts: chart("Rollouts", "per minute, as submitted", { show: short, time: true, zero: true }),
     tokens: chart("Tokens", "per minute, as submitted", { show: short, time: true, zero: true }),
