@@ -11,6 +11,7 @@ import pytest
 from benches.chromium import WHY_NOT, Chromium, Tab, program
 from benches.page_run import MadeRun
 
+from protocol.verdict import Outcome
 from tests.page.conftest import STRANGE
 from tests.page.shown import Shown, shown
 
@@ -115,6 +116,20 @@ def test_the_content_policy_lets_no_other_script_in(tab: Tab) -> None:
     )
     tab.wait("document.querySelector('img[src=x]').complete")
     assert not tab.ask("Boolean(window.attacked)")
+
+
+def test_a_validator_that_makes_up_a_time_spoils_nothing(browser: Chromium, own_run: MadeRun) -> None:
+    made = own_run.submissions[0]
+    own_run.add_receipt(made, own_run.validators[0], Outcome.SOFT, rule="available", time=2**53 - 1)
+    own_run.show_samples(("a", "b"))
+    with shown(own_run) as page, browser.tab() as tab:
+        page.ready()
+        tab.open(page.page)
+        tab.wait(DRAWN)
+        tab.wait("document.querySelector('#verdicts td') && document.querySelector('#validators td')")
+        tab.open(f"{page.page}submission/{made.id.hex()}")
+        tab.wait("document.querySelector('.facts') && document.querySelectorAll('table').length > 0")
+        assert tab.troubles() == []
 
 
 def test_a_column_sorts_and_says_so(tab: Tab) -> None:

@@ -136,9 +136,6 @@ class RunTallies:
         self._index = index
         self._cursor = 0
         self._receipts = 0
-        self._forget()
-
-    def _forget(self) -> None:
         self.seats: defaultdict[str, SeatTally] = defaultdict(SeatTally)
         self.validators: defaultdict[str, ValidatorTally] = defaultdict(ValidatorTally)
         self.versions: defaultdict[int, WorkTally] = defaultdict(WorkTally)
@@ -190,10 +187,6 @@ class RunTallies:
         if seat is None:
             seat = self._seat_of[node] = self._view.seat(node)
         return seat
-
-    def outcome(self, submission: bytes) -> int | None:
-        """The gravest word on a submission."""
-        return self._outcomes.get(submission)
 
     def _count(self, submission: Submission, sign: int) -> None:
         time = submission.time or self._last_time  # not looked up yet: about that of the one before
