@@ -7,7 +7,8 @@ export function summary() {
   const tiles = el("dl", { class: "tiles" });
   const waiting = el("section", { "aria-labelledby": "trainer-title" });
   const outer = el("div", {}, tiles, waiting);
-  put(tiles, ...["step", "reward", "held out", "staleness"].map((name) => tile(name, "–", "")));
+  put(tiles, ...["step", "reward", "held-out accuracy", "staleness"].map((name) => tile(name, "–", "")));
+  put(waiting, el("h2", { id: "trainer-title" }, "The trainer"), empty("loading"));
   return {
     outer,
     show(run) {
