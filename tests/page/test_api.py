@@ -19,6 +19,7 @@ from trainer.config import HubSettings
 from trainer.page import assets
 from trainer.page.app import PARTS
 from trainer.page.keeper import PageKeeper
+from trainer.page.tallies import RunTallies
 
 LIMIT = 300 << 10
 
@@ -198,7 +199,9 @@ def test_a_page_without_book_says_why_and_fills_once_it_is_there(tmp_path: Path)
     hidden = run.book.with_suffix(".later")
     with shown(run, book=hidden) as page:
         news = json.loads(events_of(page.get("api/v1/events", wait=20, have=page.keeper.content.mark).text)[0]["data"])
-        assert "is no book of the chain" in news["trouble"] or news["trouble"]
+        assert "its log says why" in news["trouble"] and str(tmp_path) not in news["trouble"], (
+            "its files are nobody's business"
+        )
         assert page.get("api/v1/run").status_code == 503
         assert page.get(f"api/v1/nodes/{run.nodes[0]}").status_code == 503
         run.end()
@@ -207,6 +210,23 @@ def test_a_page_without_book_says_why_and_fills_once_it_is_there(tmp_path: Path)
         Path(f"{hidden}-shm").symlink_to(f"{run.book}-shm")
         page.ready()
         assert page.part("parts")["trouble"] is None
+
+
+def test_a_turn_that_fails_midway_counts_nothing_twice(own_run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, failures = RunTallies._judge, [RuntimeError("the disk hiccups")]
+
+    def fails_once(tallies: RunTallies, data: bytes) -> None:
+        judge(tallies, data)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(RunTallies, "_judge", fails_once)
+    with shown(own_run) as page:
+        page.ready()
+        assert not failures
+        counts = page.part("run")["counts"]
+        assert counts["submissions"] == len(own_run.submissions)
+        assert counts["judged"] == sum(one.outcome is not None for one in own_run.submissions)
 
 
 def test_nothing_is_read_while_nobody_looks_and_nothing_while_the_hub_is_busy(own_run: MadeRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from benches.chromium import WHY_NOT, Chromium, Tab, program
 from benches.page_run import MadeRun
 
+from protocol.verdict import Outcome
 from tests.page.conftest import STRANGE
 from tests.page.shown import Shown, shown
 
@@ -81,6 +83,32 @@ def test_what_strangers_wrote_is_shown_and_does_nothing(browser: Chromium, page:
     assert "\u202e" in STRANGE
 
 
+def test_amounts_times_and_hidden_characters_are_written_as_people_read_them(tab: Tab, page: Shown) -> None:
+    module = f"import('{page.page}static/text.js')"
+    assert tab.ask(f"{module}.then(m => ['1', '1500000000000000000', '43090000000000000000000', '0', null].map(wei => m.tokens(wei)))") == [
+        "0", "1.5", "43,090", "0", "–",
+    ]  # fmt: skip
+    assert tab.ask(f"{module}.then(m => m.exact('1'))") == "0.000000000000000001 MUR"
+    assert tab.ask(f"{module}.then(m => [3, 90, 150, 7300, 200000].map(m.seconds))") == [
+        "3 s",
+        "90 s",
+        "2 min",
+        "2 h",
+        "2 d",
+    ]
+    assert tab.ask(f"{module}.then(m => [0, 999, 25700000].map(m.bytes))") == ["0 B", "999 B", "25.7 MB"]
+    assert tab.ask(f"{module}.then(m => [0, 0.5, 9999, 67400, 1234567].map(m.short))") == [
+        "0",
+        "0.5",
+        "9,999",
+        "67.4 k",
+        "1.23 M",
+    ]
+    strange = json.dumps("a\u202eb\x00\n\tשλ😀")
+    pieces = tab.ask(f"{module}.then(m => m.harmless({strange}))")
+    assert pieces == ["a", {"control": "U+202E"}, "b", {"control": "U+0000"}, "\n\tשλ😀"]
+
+
 def test_the_content_policy_lets_no_other_script_in(tab: Tab) -> None:
     tab.ask("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.attacked = true\">')")
     tab.ask(
@@ -88,6 +116,20 @@ def test_the_content_policy_lets_no_other_script_in(tab: Tab) -> None:
     )
     tab.wait("document.querySelector('img[src=x]').complete")
     assert not tab.ask("Boolean(window.attacked)")
+
+
+def test_a_validator_that_makes_up_a_time_spoils_nothing(browser: Chromium, own_run: MadeRun) -> None:
+    made = own_run.submissions[0]
+    own_run.add_receipt(made, own_run.validators[0], Outcome.SOFT, rule="available", time=2**53 - 1)
+    own_run.show_samples(("a", "b"))
+    with shown(own_run) as page, browser.tab() as tab:
+        page.ready()
+        tab.open(page.page)
+        tab.wait(DRAWN)
+        tab.wait("document.querySelector('#verdicts td') && document.querySelector('#validators td')")
+        tab.open(f"{page.page}submission/{made.id.hex()}")
+        tab.wait("document.querySelector('.facts') && document.querySelectorAll('table').length > 0")
+        assert tab.troubles() == []
 
 
 def test_a_column_sorts_and_says_so(tab: Tab) -> None:

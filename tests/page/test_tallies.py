@@ -95,6 +95,19 @@ def test_a_seat_keeps_its_counts_when_its_key_changes(own_run: MadeRun, tallies:
     assert fresh not in tallies.seats
 
 
+def test_a_key_that_a_reorganisation_gives_to_another_seat_works_for_that_one(
+    own_run: MadeRun, tallies: RunTallies
+) -> None:
+    first, second, fresh, block = *own_run.nodes[:2], address("fresh", 0), own_run.block
+    before = [read_on(tallies).seats[seat].submissions for seat in (first, second)]
+    for seat, step in ((first, 78), (second, 79)):
+        own_run.take_back(block)
+        own_run.tell((events.Rotated, (RUN, fresh, seat, bytes(8))))
+        own_run.tell((events.Submitted, (RUN, fresh, bytes(32), 4, step, 500)))
+        read_on(tallies)
+    assert [tallies.seats[seat].submissions for seat in (first, second)] == [before[0], before[1] + 1]
+
+
 def test_a_seat_that_was_handed_over_is_shown_with_its_new_operator(own_run: MadeRun, tallies: RunTallies) -> None:
     node, to = own_run.nodes[0], address("buyer", 0)
     assert read_on(tallies).seats[node].operator == address("operator", 0)

@@ -16,7 +16,7 @@ from trainer.page.rates import Rates
 from trainer.page.sources import PageSources
 from trainer.page.stakes import StakeLooks
 from trainer.page.tallies import MINUTES, OutcomeTally, RunTallies, SeatTally
-from trainer.page.training import TrainingFiles
+from trainer.page.training import TrainingFiles, finite
 
 CASES = 50
 """That are listed, open ones and the newest."""
@@ -99,7 +99,7 @@ class RunDocuments:
         shown = {name: status.get(name) for name in names}
         of_step = ("reward", "staleness", "staleness_groups", "nodes", "dropped_groups", "reward_by_environment")
         held_out = [e for e in status.get("evaluations") or [] if isinstance(e, dict)]
-        return _finite({
+        return finite({
             **shown, "metrics": {name: metrics.get(name) for name in of_step},
             "held_out": held_out[-1] if held_out else None, "held_out_first": held_out[0] if held_out else None,
         })  # fmt: skip
@@ -249,12 +249,3 @@ def _outcomes(tally: OutcomeTally) -> dict[str, int]:
 def _wei(amount: int | None) -> str | None:
     """Of more digits than a browser's numbers have."""
     return None if amount is None else str(amount)
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no infinity; the trainer's file is Python's JSON, which does."""
-    if isinstance(value, float):
-        return value if abs(value) != float("inf") and value == value else None  # noqa: PLR0124  NaN is not itself
-    if isinstance(value, dict):
-        return {str(key): _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value

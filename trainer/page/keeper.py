@@ -30,7 +30,9 @@ log = logging.getLogger("hub")
 TURN_SECONDS = 3.0
 WATCHED_SECONDS = 60.0
 """After the last request, for which the page is kept up to date."""
+_TROUBLE = "The hub cannot make this page now; its log says why, and it goes on trying."
 _BREATH_SECONDS = 0.02  # between two batches, for the hub's other threads
+_FAILED_TURNS = 10  # that pass before it is tried again
 _BATCHES_UNSEEN = 10  # then the page says how far the reading has come
 
 
@@ -93,16 +95,17 @@ class PageKeeper:
                 if not len(self.news) and self._clock.monotonic() - self._looked > WATCHED_SECONDS:
                     self._wanted.wait()
                     continue
+                pause = self._turn_seconds
                 try:
                     if not self._sources.is_busy():
                         made = made or self._open(opened)
                         self._turn(made)
-                except MurmurationError as error:
-                    self._say(str(error))
-                except Exception:  # a page that fails takes nothing with it
-                    log.exception("the page failed; trying again")
-                    self._say("the hub could not make this page; its log says why")
-                self._clock.wait(self._stop, self._turn_seconds)
+                except Exception as error:  # noqa: BLE001  a page that fails takes nothing with it
+                    self._fail(error)
+                    made, self.details = None, None  # what was counted half is counted anew
+                    opened.close()
+                    pause *= _FAILED_TURNS
+                self._clock.wait(self._stop, pause)
 
     def _open(self, opened: ExitStack) -> _Work:
         """Connections of the page's own: for this thread, and for questions. Raises IntegrityError while there is nothing to connect to."""
@@ -137,10 +140,12 @@ class PageKeeper:
         versions = {step: vars(work).copy() for step, work in made.tallies.versions.items()}
         self._replace(PageContent(self._mark(), parts, nodes, versions))
 
-    def _say(self, trouble: str) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Told once: an error names files of this machine, which are for its log."""
         old = self.content
-        if old.trouble != trouble:
-            self._replace(PageContent(self._mark(), old.parts, old.nodes, old.versions, trouble))
+        if old.trouble is None:
+            log.warning("the run's page is not made: %s", error, exc_info=not isinstance(error, MurmurationError))
+            self._replace(PageContent(self._mark(), old.parts, old.nodes, old.versions, _TROUBLE))
 
     def _replace(self, content: PageContent) -> None:
         self.content = content
@@ -161,5 +166,4 @@ class _Work:
         self.documents = RunDocuments(sources, view, self.tallies, self.training, self._stakes)
 
     def look_at_chain(self) -> None:
-        seats = self.tallies.seats.items()
-        self._stakes.look([name for name, seat in seats if seat.is_active], list(self.tallies.validators))
+        self._stakes.look(list(self.tallies.seats), list(self.tallies.validators))

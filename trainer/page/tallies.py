@@ -136,9 +136,6 @@ class RunTallies:
         self._index = index
         self._cursor = 0
         self._receipts = 0
-        self._forget()
-
-    def _forget(self) -> None:
         self.seats: defaultdict[str, SeatTally] = defaultdict(SeatTally)
         self.validators: defaultdict[str, ValidatorTally] = defaultdict(ValidatorTally)
         self.versions: defaultdict[int, WorkTally] = defaultdict(WorkTally)
@@ -190,10 +187,6 @@ class RunTallies:
         if seat is None:
             seat = self._seat_of[node] = self._view.seat(node)
         return seat
-
-    def outcome(self, submission: bytes) -> int | None:
-        """The gravest word on a submission."""
-        return self._outcomes.get(submission)
 
     def _count(self, submission: Submission, sign: int) -> None:
         time = submission.time or self._last_time  # not looked up yet: about that of the one before
@@ -253,8 +246,8 @@ class RunTallies:
         match data:
             case Joined() | Left() | HandedOver():
                 self._take_seat(data.node if isinstance(data, Joined) else data.seat)
-            case Rotated():
-                self._move(data)
+            case Rotated() if sign < 0:  # whose the key is, the next look tells
+                self._seat_of.pop(data.node, None)
             case Published():
                 self.versions[data.step]  # it has one, also while nobody has worked on it
             case ValidatorSeated():
@@ -307,16 +300,6 @@ class RunTallies:
 
     def _time_of(self, event: Event) -> int:
         return self._view.block_time(event.block) or self._last_time
-
-    def _move(self, rotated: Rotated) -> None:
-        """A key of a seat's own had counts of its own until the book told whose it is."""
-        self._seat_of.pop(rotated.node, None)
-        name = self.seat_of(rotated.node)
-        stray = self.seats.pop(rotated.node, None) if name != rotated.node else None
-        if stray is not None:
-            seat = self.seats[name]
-            for count in ("submissions", "units", "accepted", "soft", "hard"):
-                setattr(seat, count, getattr(seat, count) + getattr(stray, count))
 
 
 def _place(event: Event) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class TrainingFiles:
 
     def record(self, step: int) -> dict[str, Any] | None:
         """What metrics.jsonl has of a step."""
-        return self._records.get(step)
+        return finite(self._records.get(step))
 
     def follow(self) -> bool:
         """Reads what the trainer has written since; whether that was anything."""
@@ -191,3 +191,12 @@ def _by_name(records: list[dict[str, Any]], name: str) -> dict[str, list[float |
 def _number(value: object) -> float | None:
     """JSON knows no infinity, and a chart no more than five digits."""
     return float(f"{value:.5g}") if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def finite(value: Any) -> Any:
+    """The same without what JSON cannot say; the trainer's files are Python's JSON, which knows infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list) else value

@@ -9,7 +9,7 @@ const WHOLE = [1, 2, 5].flatMap((n) => [n, 10 * n, 100 * n, 1000 * n, 1e4 * n]).
 const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120].map((n) => 60 * n);
 const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 
-export function chart(title, unit, { show = String, time = false, zero = false } = {}) {
+export function chart(title, unit, { show = String, time = false, zero = false, optional = false } = {}) {
   const legend = el("ul", { class: "legend" });
   const plot = el("div", { class: "plot", "aria-hidden": "true" });
   const spoken = el("p", { class: "hidden" });
@@ -66,6 +66,7 @@ export function chart(title, unit, { show = String, time = false, zero = false }
     outer,
     show(x, series) {
       const given = Object.entries(series).filter(([, values]) => values.some((value) => value !== null));
+      outer.hidden = optional && !given.length;
       if (!x.length || !given.length) {
         state.drawn?.destroy();
         Object.assign(state, { data: null, drawn: null, key: "" });

@@ -22,6 +22,7 @@ export const words = (text) =>
 
 // ---- times ----
 
+const LAST = 253402300800; // the end of the year 9999
 const clock = { now: null, at: 0 };
 
 export function setChainTime(now) {
@@ -33,7 +34,8 @@ export function setChainTime(now) {
 const nowOf = (kind) => (kind === "chain" && clock.now !== null ? clock.now + Date.now() / 1000 - clock.at : Date.now() / 1000);
 
 export function when(time, kind = "chain") {
-  if (!time) return el("span", { class: "soft" }, "–");
+  // A validator may have made its time up; of what no calendar has, nothing is said.
+  if (!(time > 0 && time < LAST)) return el("span", { class: "soft" }, "–");
   const stamp = absolute(time);
   return el("time", { datetime: new Date(time * 1000).toISOString(), title: stamp, "data-kind": kind, "data-time": time }, ago(nowOf(kind) - time));
 }

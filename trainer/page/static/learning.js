@@ -1,7 +1,7 @@
 // The curves: what the policy learns, how old its rollouts are, how fast they come.
 
 import { chart } from "./charts.js";
-import { el, put, section } from "./dom.js";
+import { el, empty, put, section } from "./dom.js";
 import { decimal, short } from "./text.js";
 
 const two = (value) => decimal(value, 2);
@@ -11,7 +11,7 @@ export function learning() {
   const drawn = {
     reward: chart("Reward", "mean of a step, by environment", { show: two }),
     held: chart("Held-out accuracy", "by environment", { show: two, zero: true }),
-    length: chart("Length", "tokens off the announced budget", { show: short, zero: true }),
+    length: chart("Length", "tokens off the announced budget", { show: short, zero: true, optional: true }), // where budgets are announced
     staleness: chart("Staleness", "steps that rollouts are behind", { show: two, zero: true }),
     rollouts: chart("Rollouts", "per minute, as submitted", { show: short, time: true, zero: true }),
     tokens: chart("Tokens", "per minute, as submitted", { show: short, time: true, zero: true }),
@@ -19,21 +19,26 @@ export function learning() {
     completion: chart("Answers", "tokens, mean of a step", { show: short, zero: true }),
     entropy: chart("Entropy", "nats per token", { show: two, zero: true }),
   };
-  put(made.body, el("div", { class: "charts" }, ...Object.values(drawn).map((each) => each.outer)));
+  const charts = el("div", { class: "charts" }, ...Object.values(drawn).map((each) => each.outer));
   return {
     names: ["charts"],
     outer: made.outer,
-    show(charts) {
-      const { steps, held_out: held, pace } = charts;
-      drawn.reward.show(steps, several("all", charts.reward, charts.reward_by_environment));
+    show(said) {
+      const { steps, held_out: held, pace } = said;
+      if (!steps.length && !held.steps.length && !pace.minutes.length) {
+        put(made.body, empty("Nothing yet: the curves begin with the first submission and the first step."));
+        return;
+      }
+      if (!charts.isConnected) put(made.body, charts);
+      drawn.reward.show(steps, several("all", said.reward, said.reward_by_environment));
       drawn.held.show(held.steps, several("all", held.score, held.by_environment));
-      drawn.length.show(steps, several("all", charts.length_error, charts.length_error_by_environment));
-      drawn.staleness.show(steps, { mean: charts.staleness });
+      drawn.length.show(steps, several("all", said.length_error, said.length_error_by_environment));
+      drawn.staleness.show(steps, { mean: said.staleness });
       drawn.rollouts.show(pace.minutes, { rollouts: pace.rollouts });
       drawn.tokens.show(pace.minutes, { tokens: pace.tokens });
-      drawn.seconds.show(steps, longest(charts.seconds));
-      drawn.completion.show(steps, { length: charts.completion_length });
-      drawn.entropy.show(steps, { entropy: charts.entropy });
+      drawn.seconds.show(steps, longest(said.seconds));
+      drawn.completion.show(steps, { length: said.completion_length });
+      drawn.entropy.show(steps, { entropy: said.entropy });
     },
   };
 }

@@ -16,7 +16,7 @@ export function overview() {
   const footer = document.getElementById("footer");
 
   async function one(part, name, changed) {
-    if (changed && !changed.includes(name)) return;
+    if (!changed.includes(name)) return;
     if (name === "nodes") await part.refresh();
     else part.show(await get(name));
   }
@@ -33,10 +33,8 @@ export function overview() {
   return {
     outer,
     async refresh(changed) {
-      // Nothing has been told of yet: all of it.
-      const wanted = changed.length ? changed : null;
-      if (!wanted || wanted.includes("run")) await frame();
-      await Promise.all(parts.flatMap((part) => part.names.map((name) => one(part, name, wanted))));
+      if (changed.includes("run")) await frame();
+      await Promise.all(parts.flatMap((part) => part.names.map((name) => one(part, name, changed))));
     },
   };
 }

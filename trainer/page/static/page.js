@@ -22,11 +22,16 @@ function show(text) {
 }
 
 function news(said) {
+  show(said.trouble);
+  if (!Object.keys(said.parts).length) return; // the hub has only just been asked
+  const isFirst = !Object.keys(tags).length;
   const changed = Object.keys(said.parts).filter((name) => said.parts[name] !== tags[name]);
   tags = said.parts;
   told = Date.now() / 1000;
-  show(said.trouble);
-  page.refresh(changed).catch((error) => show(error.message));
+  page.refresh(changed).catch((error) => show(error.message)).then(() => {
+    // What an address names by its hash was not there when the browser looked.
+    if (isFirst && location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+  });
 }
 
 function state(isOn) {
@@ -34,8 +39,4 @@ function state(isOn) {
   live.textContent = isOn ? "live" : told ? `not live: numbers of ${absolute(Math.floor(told))}` : "the hub does not answer; trying again";
 }
 
-page.refresh([]).catch((error) => show(error.message)).then(() => {
-  // What an address names by its hash was not there when the browser looked.
-  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
-});
 follow(news, state);

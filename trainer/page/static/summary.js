@@ -7,7 +7,8 @@ export function summary() {
   const tiles = el("dl", { class: "tiles" });
   const waiting = el("section", { "aria-labelledby": "trainer-title" });
   const outer = el("div", {}, tiles, waiting);
-  put(tiles, ...["step", "reward", "held out", "staleness"].map((name) => tile(name, "–", "")));
+  put(tiles, ...["step", "reward", "held-out accuracy", "staleness"].map((name) => tile(name, "–", "")));
+  put(waiting, el("h2", { id: "trainer-title" }, "The trainer"), empty("loading"));
   return {
     outer,
     show(run) {
@@ -30,7 +31,7 @@ function tilesOf(run) {
   const { counts, pace } = run;
   const rejected = counts.soft + counts.hard;
   return [
-    tile("step", [count(trainer.step), trainer.steps ? `of ${count(trainer.steps)}` : ""], "version ", version(run.version), " ", when(run.published_at)),
+    tile("step", [count(trainer.step), trainer.steps ? `of ${count(trainer.steps)}` : ""], "version ", version(run.version), ", ", when(run.published_at)),
     tile("reward", decimal(metrics.reward), "mean of the last step"),
     tile("held-out accuracy", decimal(held?.score), held && first && first.step !== held.step ? `from ${decimal(first.score)} at step ${first.step}` : "not evaluated again yet"),
     tile("staleness", [decimal(metrics.staleness, 2), "steps"], `at most ${run.max_lag}`),
@@ -58,7 +59,7 @@ function stateOf(run, trainer) {
   const waits = Object.entries(trainer.waiting ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
   return [
     ...paused, el("strong", {}, trainer.state), waits ? ` (${waits})` : "",
-    ...(phase ? [phase.name === trainer.state ? " since " : ` · ${phase.name} since `, when(phase.since, "wall"), `, at most ${seconds(phase.deadline)}`] : []), " · said ", when(trainer.at, "wall"),
+    ...(phase ? [phase.name === trainer.state ? ", begun " : ` · ${phase.name}, begun `, when(phase.since, "wall"), `, at most ${seconds(phase.deadline)}`] : []), " · said ", when(trainer.at, "wall"),
   ];
 }
 

@@ -4,7 +4,7 @@ import { el, empty, put } from "./dom.js";
 
 export function table(label, columns, { sort = null, down = true, none = "Nothing yet.", onSort = null } = {}) {
   const state = { sort, down, rows: [] };
-  const outer = el("div", {});
+  const outer = el("div", {}, empty("loading"));
 
   const cell = (tag, column, ...rest) => el(tag, { class: `${column.num ? "num" : ""} ${column.wide ? "wide" : ""} ${column.rank ? `p${column.rank}` : ""}`.trim() || null }, ...rest);
 

@@ -36,7 +36,7 @@ export function tokens(wei, digits = 3) {
   // Of a decimal text: JavaScript's numbers have too few digits.
   if (wei === null || wei === undefined) return "–";
   const text = wei.padStart(19, "0");
-  const fraction = text.slice(-18, -18 + digits).replace(/0+$/, "");
+  const fraction = text.slice(-18).slice(0, digits).replace(/0+$/, "");
   return NUMBER.format(BigInt(text.slice(0, -18))) + (fraction ? `.${fraction}` : "");
 }
 
