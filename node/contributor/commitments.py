@@ -15,7 +15,7 @@ from protocol.chain.log_reader import LogReader
 LATELY = 16
 """Versions over which turns are shared out. Changing it breaks: nothing; who made less in them goes first."""
 _RANGE = 1_000  # blocks of a request
-_AGAIN = 6  # blocks whose events are asked for once more: logs may come later than their headers, and a reorg may have changed them
+_AGAIN = 16  # blocks whose events are asked for once more: logs may come later than their headers, and a reorg may have changed them
 
 Place = tuple[int, int]
 """Block, and index in it."""

@@ -54,6 +54,9 @@ _SECONDS = metrics.counter(
     "Time spent, by phase: starting, waiting, fetching weights, probing, generating, checking, submitting.",
     "phase",
 )
+_BEACON_SECONDS = (
+    4.0  # until a beacon is looked for again: two blocks of Base, one for its hash and one that can look back
+)
 _TRIES = 3  # at work that an environment does not repeat
 _MOVED_ON = (
     "WrongStep",
@@ -115,7 +118,7 @@ class Worker:
         bench, notices = self._workbench, self._workbench.notices
         self._beacons = Beacons(connection, sender)
         self._next = NextSubmission(connection, self._say)
-        self._looks = connection.chain.turns()
+        self._looks, self._demands = connection.chain.turns(), connection.chain.turns()
         self._together = settings.commit_seconds
         self._made: list[Made] = []  # checked, and not committed yet: of one version, in order
         self._made_at = 0.0  # when the first of them was
@@ -182,13 +185,18 @@ class Worker:
             self._commit(head)
             return
         if head is None or sequence is None or beacon is None:
-            self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=is_delivered)
+            is_beacon_all = head is not None and beacon is None and is_delivered
+            pause = (
+                min(self._c.settings.poll_seconds, _BEACON_SECONDS) if is_beacon_all else self._c.settings.poll_seconds
+            )
+            self._news.wait(self._stop, pause, seldom=is_delivered and not is_beacon_all)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
         self._workbench.require_reference(head)
         if self._workbench.load(head):
             self._tidy(seat)
-        reason = "" if self._demand is None else self._demand.reason_to_wait(head)
+        with self._demands.turn():
+            reason = "" if self._demand is None else self._demand.reason_to_wait(head)
         if reason and self._made:
             self._commit(head)
             return

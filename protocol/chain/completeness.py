@@ -33,7 +33,7 @@ from protocol.errors import RpcUnavailable
 
 log = logging.getLogger(__name__)
 
-BATCH = 64  # blocks that settle before they are looked at
+BATCH = 48  # blocks that settle before they are looked at
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request
 _EVENTS = 2_000  # in a page, about
 

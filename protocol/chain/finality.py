@@ -15,10 +15,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from protocol.chain.client import Chain
 from protocol.chain.ethereum import data, quantity
+from protocol.chain.transport import Request
 from protocol.errors import RpcUnavailable
 
 log = logging.getLogger(__name__)
@@ -79,17 +81,21 @@ class Finality:
     def _settled(self, one: Chain, number: int, *, full: bool) -> Mapping[str, Any] | None:
         """A block that `depth` others stand on; with whole transactions or their hashes. None where one of them is missing, or they
         are not of one chain."""
-        numbers = range(number, number + self.depth + 1)
-        blocks: list[Any] = []
-        for each in reversed(numbers):  # the newest first: mostly it is the one that is missing
-            found = one.ethereum.request("eth_getBlockByNumber", hex(each), full and each == number)
-            if found is None or quantity(found["number"]) != each:
-                return None
-            if blocks and blocks[-1]["parentHash"] != found["hash"]:
-                return None
-            blocks.append(found)
-        settled: Mapping[str, Any] = blocks[-1]
-        return settled
+        newest = number + self.depth
+        above = self._block(one, newest, full=full and not self.depth)  # mostly it is the one that is missing
+        asked = [_block_request(each, full=full and each == number) for each in range(newest - 1, number - 1, -1)]
+        with one.ahead(*asked) if above is not None and asked else nullcontext():
+            for each in range(newest - 1, number - 1, -1):
+                if above is None:
+                    return None
+                found = self._block(one, each, full=full and each == number)
+                above = found if found is not None and above["parentHash"] == found["hash"] else None
+        return above
+
+    def _block(self, one: Chain, number: int, *, full: bool) -> Mapping[str, Any] | None:
+        method, params = _block_request(number, full=full)
+        found: Mapping[str, Any] | None = one.ethereum.request(method, *params)
+        return found if found is not None and quantity(found["number"]) == number else None
 
     def _used_in(self, one: Chain, nonce: int) -> int | None:
         """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
@@ -111,3 +117,7 @@ class Finality:
             else:
                 first = middle
         return last
+
+
+def _block_request(number: int, *, full: bool) -> Request:
+    return "eth_getBlockByNumber", (hex(number), full)

@@ -23,7 +23,7 @@ from protocol.chain.standing import REORG_BLOCKS
 from protocol.chain.types import Block
 from protocol.errors import RpcUnavailable, WrongChain
 
-_AGAIN = 6  # as in sync.py: blocks before the new ones whose events are asked for once more
+_AGAIN = 16  # as in sync.py: blocks before the new ones whose events are asked for once more
 _RANGE = 2_000  # blocks in a page; fewer where the endpoint refuses
 _Place = tuple[int, int, bytes]
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 _FOREIGN_TRIES = 30
 """Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
-_AGAIN = 6
+_AGAIN = 16
 """Blocks before the new ones whose events are asked for once more: many providers' logs come some blocks later than their headers."""
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
 _LAG = metrics.gauge(

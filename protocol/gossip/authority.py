@@ -27,7 +27,7 @@ _MOST = 4096  # addresses that are remembered
 _FRESH_SECONDS = 600.0  # for which somebody with a part in the run is remembered …
 _NONE_SECONDS = (
     15.0,
-    120.0,
+    600.0,
 )  # … and somebody without: a seat may be taken just now; twice as long after each look, at most
 
 

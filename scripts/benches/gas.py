@@ -19,7 +19,6 @@ from benches import Bench, Cost
 from protocol.chain.calls import Call
 from protocol.chain.sender import Sent
 from protocol.chain.vouchers import Vouchers
-from protocol.chain.writing import Writer
 from protocol.identity import Key
 from protocol.signing import Join, Verdict, Voucher
 from protocol.submission import SubmissionRef
@@ -192,10 +191,9 @@ def _once(bench: Bench, field: _Field) -> None:
 def _deployment(world: World) -> int:
     """Gas of the transactions that created the contracts, without the development token's."""
     ethereum, gas = world.chain.ethereum, 0
-    writer = Writer(world.chain.provider, world.chain.runs.address)
     for number in range(1, world.chain.block_number()):
         for transaction in ethereum.request("eth_getBlockByNumber", hex(number), False)["transactions"]:
-            receipt = writer.receipt(bytes.fromhex(transaction[2:]))
+            receipt = ethereum.receipt(bytes.fromhex(transaction[2:]))
             if receipt and receipt.contract not in (None, world.chain.token.address):
                 gas += receipt.gas_used
         if ethereum.code(world.vouchers, number):

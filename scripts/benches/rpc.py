@@ -28,8 +28,10 @@ from node.contributor.delivery import Delivery
 from node.contributor.generation import Made, path_of
 from node.contributor.next_submission import NextSubmission
 from node.contributor.submission_log import SubmissionLog
-from protocol.chain import Chain, Sender
+from protocol.chain import Chain, Sender, networks
+from protocol.chain.ethereum import account_count, newest_block
 from protocol.chain.following import Follower
+from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.identity import Key
@@ -38,6 +40,7 @@ from protocol.submission import SubmissionRef
 _SUBMISSIONS, _WARM = 6, 2
 _MINUTES, _SETTLED = 10, 256
 _MINUTE, _BLOCK_SECONDS = 60.0, 2.0
+_BASE = 8453
 _PAUSE = float(ChainSettings.model_fields["poll_seconds"].default)
 _REQUESTS, _CALLS = 6, 20
 """Goals, a minute and endpoint."""
@@ -67,7 +70,11 @@ class _Passing:
 def run() -> Bench:
     bench = Bench("rpc")
     with _world() as world:
-        _add(bench, "submission", _submission(world), None)
+        for name, depth in (
+            ("submission on a development chain", 0),
+            ("submission a minute on Base", networks.depth(_BASE)),
+        ):
+            _add(bench, name, _submission(world, depth), None)
         for count in (1, 2):
             roles = {
                 "validator, hub or trainer (each a book)": _book,
@@ -157,9 +164,9 @@ def _follower(world: World, chain: Chain) -> tuple[Turn, float]:
 # ---- a submission --------------------------------------------------------------------------------------------------------
 
 
-def _submission(world: World) -> tuple[float, float]:
+def _submission(world: World, depth: int) -> tuple[float, float]:
     """(requests, calls) of one, from the commitment to the hub's receipt, while blocks come every second; after some, for the sender
-    learns how long they take."""
+    learns how long they take. Where what is mined is believed at a `depth`, a minute's blocks come in between: the one before is deep enough then."""
     node = Key.generate()
     world.seat_node(Key.generate(), node)
     beacon = world.publish(world.chain.published(world.run))
@@ -167,7 +174,7 @@ def _submission(world: World) -> tuple[float, float]:
         chain = Chain(proxy.url, world.chain.runs.address)
         chain.check()
         connection, log = _connection(world, chain, node), SubmissionLog(Path(folder) / "submissions.sqlite")
-        delivery = Delivery(connection, log, Sender(chain, node), Path(folder), _silent)
+        delivery = Delivery(connection, log, Sender(chain, node, limits=SendLimits(depth=depth)), Path(folder), _silent)
         head = chain.head(world.run)
         world.anvil.request("evm_setAutomine", False)
         world.anvil.request("evm_setIntervalMining", 1)
@@ -179,8 +186,13 @@ def _submission(world: World) -> tuple[float, float]:
             path = path_of(Path(folder), ref.root)
             path.touch()
             place: Any = None
-            assert delivery.commit([Made(ref, 1, path, place)], beacon) is None
+            made = [Made(ref, 1, path, place)]
+            with chain.ahead(newest_block(), account_count(node.address)):  # as the worker
+                delivery.note(made)
+                assert delivery.commit(made, beacon) is None
             assert delivery.deliver_all(head)
+            if depth:
+                world.anvil.request("anvil_mine", hex(round(_MINUTE / _BLOCK_SECONDS)))
         after = proxy.counted
         world.anvil.request("evm_setIntervalMining", 0)
         world.anvil.request("evm_setAutomine", True)

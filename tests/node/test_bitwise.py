@@ -66,16 +66,17 @@ def test_honest_work_of_the_same_build_is_the_same_bit_by_bit(run: TinyRun) -> N
         assert judge(candidate) is None
 
 
-@pytest.mark.parametrize(("worsen", "rule"), [(int8, "computation"), (the_step_before, "sampling")])
+@pytest.mark.parametrize(("worsen", "rules"), [(int8, {"computation"}), (the_step_before, {"sampling", "computation"})])
 def test_a_little_less_than_the_published_weights_is_found_at_the_first_submission(
-    run: TinyRun, worsen: Worsen, rule: str, tmp_path: Path
+    run: TinyRun, worsen: Worsen, rules: set[str], tmp_path: Path
 ) -> None:
-    """A step's weights by their logprobs alone: proofs are of states in bfloat16, most of which are the same."""
+    """A step's weights mostly by their logprobs alone: proofs are of states in bfloat16, most of which are the same, and one that differs is seen first."""
     worker = worker_of(run)
     worsen(worker, tmp_path)
     finding = found(run, worker)
     assert finding is not None
-    assert (finding.rule, finding.outcome, finding.measured) == (rule, Outcome.SOFT, "other bits")
+    assert finding.rule in rules
+    assert (finding.outcome, finding.measured) == (Outcome.SOFT, "other bits")
     assert "in one build" in finding.detail
 
     theirs = replace(worker, engine=Elsewhere.holding(worker))

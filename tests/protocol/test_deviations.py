@@ -85,8 +85,8 @@ def test_final_verdicts_are_warned_of_with_what_they_take() -> None:
     assert said == [
         "false challenge pays with one liar on any bench: up to 2 MUR (finder_bps of strikes × fee, from each seat in each window)",
         "false accusation pays with one liar on any bench: up to 12 MUR (finder_bps of the penalty, from each seat)",
-        "framed validator pays with one liar on any bench: up to 51.95 MUR (finder_bps of a bond for each submission, less what the"
-        " conviction costs)",
+        "framed validator pays with one liar on any bench: up to 51.95 MUR (finder_bps of a bond for each submission, of each validator that"
+        " accepted it (one is counted), less what the conviction costs)",
     ]
     assert "with 2 liars on any bench" in warned(replace(ALONE, co_signers=1))[1]
     assert bench_lines(ALONE) == ["bench     verdicts are final at once, and no validator may lie"]
