@@ -13,7 +13,7 @@ from swarm.world import World
 
 from protocol.chain import Chain
 from protocol.chain.events import Drawn
-from protocol.chain.following import Follower
+from protocol.chain.following import Follower, Happened
 from protocol.chain.sync import Book
 from protocol.errors import RpcUnavailable
 from tests.clock import VirtualClock
@@ -84,7 +84,7 @@ def test_who_follows_without_a_book_is_told(world: World, lagging: Lagging) -> N
     world.publish(world.chain.published(world.run))
     lagging.next_poll()
     lagging.is_on = True
-    told = []
+    told: list[Happened] = []
     with suppress(RpcUnavailable):
         told += follower.poll()
     lagging.is_on = False
