@@ -120,15 +120,15 @@ def test_the_chain_is_asked_about_a_signer_once_in_a_while(run: GossipRun) -> No
 def test_who_has_no_seat_yet_is_looked_up_again_soon_and_less_often_the_longer_it_has_none(run: GossipRun) -> None:
     early = Key.generate()
     pauses = []
-    for sequence in range(5):
+    for sequence in range(8):
         assert run.rule(run.verdict(key=early, sequence=sequence)).fate is Fate.DISOWN
         before = run.clock.monotonic()
         while run.authority.stake(early.address) is not None:
             run.clock.advance(1)
         pauses.append(run.clock.monotonic() - before)
-    assert pauses == [15, 30, 60, 120, 120]
+    assert pauses == [15, 30, 60, 120, 240, 480, 600, 600]
     run.chain.seat_validator(early)
-    assert run.rule(run.verdict(key=early, sequence=9)).fate is Fate.ACCEPT
+    assert run.rule(run.verdict(key=early, sequence=12)).fate is Fate.ACCEPT
 
 
 def test_a_stake_counts_until_the_chain_has_been_asked_again(run: GossipRun) -> None:
