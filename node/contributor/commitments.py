@@ -10,12 +10,11 @@ from collections import Counter
 from node.contributor.wanted import Commitments
 from protocol.chain import Chain
 from protocol.chain.events import Submitted
-from protocol.chain.log_reader import LogReader
+from protocol.chain.log_reader import REREAD_BLOCKS, LogReader
 
 LATELY = 16
 """Versions over which turns are shared out. Changing it breaks: nothing; who made less in them goes first."""
 _RANGE = 1_000  # blocks of a request
-_AGAIN = 16  # blocks whose events are asked for once more: logs may come later than their headers, and a reorg may have changed them
 
 Place = tuple[int, int]
 """Block, and index in it."""
@@ -50,7 +49,7 @@ class RecentCommitments:
         if self._reader is None:
             self._reader = LogReader(self._chain, self._run)
         head = self._chain.block_number()
-        first = max(start, self._next - _AGAIN)
+        first = max(start, self._next - REREAD_BLOCKS)
         while first <= head:
             last = min(head, first + _RANGE - 1)
             found = self._reader.read(first, last)

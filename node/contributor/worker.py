@@ -185,11 +185,13 @@ class Worker:
             self._commit(head)
             return
         if head is None or sequence is None or beacon is None:
-            is_beacon_all = head is not None and beacon is None and is_delivered
+            lacks_beacon_alone = head is not None and beacon is None and is_delivered
             pause = (
-                min(self._c.settings.poll_seconds, _BEACON_SECONDS) if is_beacon_all else self._c.settings.poll_seconds
+                min(self._c.settings.poll_seconds, _BEACON_SECONDS)
+                if lacks_beacon_alone
+                else self._c.settings.poll_seconds
             )
-            self._news.wait(self._stop, pause, seldom=is_delivered and not is_beacon_all)
+            self._news.wait(self._stop, pause, seldom=is_delivered and not lacks_beacon_alone)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
         self._workbench.require_reference(head)

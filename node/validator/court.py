@@ -159,10 +159,9 @@ class Court:
         if not policy.appeal:
             return judgements
         seat, units = self._c.chain.validator(self._c.run, self._address), 0
-        kept = seat.locked // policy.bond // 2 * policy.bond  # half of the bonds are for appeals (standing_by.py)
-        free = (
-            max(0, seat.free - kept) if seat.at_risk else seat.free
-        )  # or what takes more than half would never be challenged
+        free = seat.free
+        if seat.at_risk:  # else what takes more than half of the lock would never be challenged
+            free = max(0, free - seat.locked // policy.bond // 2 * policy.bond)
         for many, judgement in enumerate(judgements):
             units += judgement.units
             if policy.bond_for(units) > free:

@@ -18,12 +18,11 @@ from typing import Any
 from protocol.chain.client import Chain
 from protocol.chain.ethereum import data, newest_block, numbered_block, quantity
 from protocol.chain.events import Event
-from protocol.chain.log_reader import ANSWER_BYTES, SOON_SECONDS, LogReader
+from protocol.chain.log_reader import ANSWER_BYTES, REREAD_BLOCKS, SOON_SECONDS, LogReader
 from protocol.chain.standing import REORG_BLOCKS
 from protocol.chain.types import Block
 from protocol.errors import RpcUnavailable, WrongChain
 
-_AGAIN = 16  # as in sync.py: blocks before the new ones whose events are asked for once more
 _RANGE = 2_000  # blocks in a page; fewer where the endpoint refuses
 _Place = tuple[int, int, bytes]
 
@@ -72,14 +71,14 @@ class Follower:
         """As Book.poll: what a look asks that finds new blocks and nothing in them, as one request."""
         if not self._marks or self._chain.provider.clock.monotonic() - self._read_at > SOON_SECONDS:
             return nullcontext()
-        first = max(self._first, self._next - _AGAIN)
+        first = max(self._first, self._next - REREAD_BLOCKS)
         asked = (newest_block(), numbered_block(max(self._marks)), self._reader.request(first))
         return self._chain.ahead(*asked, cap=ANSWER_BYTES)
 
     def _next_page(self, head: Block) -> list[Happened] | None:
         """None where everything up to the head was told."""
         while self._next <= head.number:
-            first, last = max(self._first, self._next - _AGAIN), min(head.number, self._next + self._range - 1)
+            first, last = max(self._first, self._next - REREAD_BLOCKS), min(head.number, self._next + self._range - 1)
             try:
                 page = self._page(first, last, head)
             except RpcUnavailable:

@@ -31,7 +31,7 @@ from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
 from protocol.chain.ethereum import newest_block, numbered_block
 from protocol.chain.events import Event
-from protocol.chain.log_reader import ANSWER_BYTES, SOON_SECONDS
+from protocol.chain.log_reader import ANSWER_BYTES, REREAD_BLOCKS, SOON_SECONDS
 from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.chain.standing import StandingBlocks
 from protocol.chain.types import Block
@@ -44,8 +44,6 @@ T = TypeVar("T")
 
 _FOREIGN_TRIES = 30
 """Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
-_AGAIN = 16
-"""Blocks before the new ones whose events are asked for once more: many providers' logs come some blocks later than their headers."""
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
 _LAG = metrics.gauge(
     "murmur_book_lag_blocks",
@@ -351,7 +349,7 @@ class Book(View):
 
     def _reread_from(self, first: int) -> int:
         """Where a reading begins whose first new block is `first`."""
-        return min(first, max(self._first, int(self.fact("read_twice")) + 1, first - _AGAIN))
+        return min(first, max(self._first, int(self.fact("read_twice")) + 1, first - REREAD_BLOCKS))
 
     def _new(self, found: list[Log], first: int) -> list[Log]:
         """Without those below block `first` that the book has, or whose block it knows by another hash."""

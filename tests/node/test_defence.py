@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from node.contributor.generation import Made
 from node.contributor.submission_log import LoggedSubmission
+from node.contributor.worker import Worker
 from protocol.chain import cases
 from protocol.chain.types import Stage as CaseStage
 from protocol.chain.types import State
@@ -31,16 +33,22 @@ def test_it_appeals_by_itself_against_a_false_accusation(stage: Stage) -> None:
         assert not ended.event.is_set()
 
 
-def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None:
-    """Somebody else used the node's key; or its disk changed the file."""
-    node, validator, world = stage.seated(), stage.validator(), stage.world
-    stage.publish()
+def inflating(stage: Stage, node: Key) -> tuple[Worker, Made]:
+    """A node, not started yet, that has committed to more units than its file has."""
     worker = a_worker(stage, node)
     made = stage.make(node)
     submission = stage.commit(node, made.ref, made.units + 1)
     worker.submissions.add(made.ref, submission, made.units + 1, 0)
     (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
     shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
+    return worker, made
+
+
+def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None:
+    """Somebody else used the node's key; or its disk changed the file."""
+    node, validator, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    worker, made = inflating(stage, node)
     world.accuse(validator, made.ref)
     with running(worker):
         eventually(waits_because(stage, "hard case"), what="the status says so")
@@ -52,12 +60,7 @@ def test_it_appeals_a_hard_case_on_what_it_finds_merely_false(stage: Stage, monk
     """Silence would convict it of cheating; what a class without calibration finds is never more than that."""
     node, liar, world = stage.seated(), stage.validator(), stage.world
     stage.publish()
-    worker = a_worker(stage, node)
-    made = stage.make(node)
-    submission = stage.commit(node, made.ref, made.units + 1)
-    worker.submissions.add(made.ref, submission, made.units + 1, 0)
-    (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
-    shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
+    worker, made = inflating(stage, node)
     judge = worker._defence._judge
 
     def judge_softly(one: LoggedSubmission) -> Finding | None:

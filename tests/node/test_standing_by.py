@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from node.validator import standing_by
 from node.validator.service import ValidatorService
+from protocol.chain.calls import Call
 from protocol.chain.events import Abstained, Appealed
+from protocol.chain.sender import Sent
 from protocol.chain.types import Role, State
+from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
@@ -98,6 +102,32 @@ def test_it_stands_by_its_word_where_it_cannot_look_again(
     rounds(framed.honest)
     assert not appellants(stage)
     stage.world.anvil.advance(stage.world.chain.policy(stage.world.run).appeal * 45 // 100)
+    until(lambda: appellants(stage), framed.honest, what="its appeal")
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        InsufficientFunds("no gas just now"),
+        TransactionReverted("all of the lock is at risk just now", reason="InsufficientStake"),
+        TransactionReverted("the endpoint lags", reason="TooLate"),
+    ],
+    ids=["gas", "lock", "lag"],
+)
+def test_an_appeal_that_is_refused_is_tried_again(
+    stage: Stage, framed: Framed, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    sender, refusals = framed.honest._standing_by._sender, iter([refusal])
+    plain = sender.send
+
+    def send(call: Call, *, name: str | None = None) -> Sent:
+        for error in refusals if str(name).startswith("appeal/") else ():
+            raise error
+        return plain(call, name=name)
+
+    monkeypatch.setattr(sender, "send", send)
+    monkeypatch.setattr(standing_by, "_REFUSED_SECONDS", 0.01)
+    half_of_the_time(stage)
     until(lambda: appellants(stage), framed.honest, what="its appeal")
 
 
