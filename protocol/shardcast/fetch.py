@@ -117,8 +117,7 @@ class Fetch:
                 with self.crew(
                     schedule, perform, room=self.client.chunk_bytes, relays=relays.values(), inquire_of=inquire_of
                 ):
-                    for number in range(count):
-                        schedule.wait_for(number, self.deadline)
+                    schedule.wait_for_all(self.deadline)
             return commit()
 
     def relays(self) -> dict[str, Source]:

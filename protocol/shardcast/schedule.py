@@ -96,6 +96,7 @@ class Schedule:
         self._lock = RLock()
         self._workers = Condition(self._lock)  # one is woken, and wakes the next where it found a task
         self._awaited = Condition(self._lock)  # the thread that waits for the result
+        self._is_done: Callable[[], bool] = lambda: False  # whether what it waits for is here
         self._over = Event()
         self.stock = Stock(sizes, self._lock, present, known)
         self._relays = relays
@@ -114,8 +115,16 @@ class Schedule:
     def wait_for(self, chunk: int, deadline: float) -> None:
         """Returns when the chunk is there. Raises DeadlineExceeded; Unavailable once no source is left to ask; and
         whatever a worker gave to `abort`."""
+        self._wait_until(lambda: bool(self.stock.have[chunk]), deadline)
+
+    def wait_for_all(self, deadline: float) -> None:
+        """As `wait_for`, for every chunk: nobody is woken for one of them."""
+        self._wait_until(lambda: self.stock.is_whole, deadline)
+
+    def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> None:
         with self._lock:
-            while self._error is None and not self.stock.have[chunk]:
+            self._is_done = is_done
+            while self._error is None and not is_done():
                 if not self._usable():
                     raise Unavailable(f"no source is left: {self._account()}")
                 now = self._clock()
@@ -225,7 +234,8 @@ class Schedule:
             while not self.is_over:
                 task = self.offer()
                 if task is not None:
-                    self._workers.notify()  # there may be another
+                    if self._has_room(self._clock()):
+                        self._workers.notify()  # there may be another
                     return task
                 self._workers.wait(self._time_to_next(self._clock()))
             return None
@@ -247,7 +257,7 @@ class Schedule:
     def arrived(self, task: FetchTask, seconds: float) -> None:
         """The task's next chunk is verified and written, `seconds` after the one before."""
         with self._lock:
-            chunk = task.chunks[task.done]
+            chunk, was_lagging = task.chunks[task.done], self._lags_from(task) <= self._clock()
             task.done += 1
             task.moved = self._clock()
             size, name = self._sizes[chunk], task.source.name
@@ -258,14 +268,17 @@ class Schedule:
             if self.stock.arrived(chunk) and size:
                 self._statistics.bytes_from[name] += size
                 _BYTES.add(size, source="relay" if task.source.is_relay else "origin")
-            self._ring()
+            if was_lagging:
+                self._workers.notify()  # more may be asked of its source
+            if self._is_done():
+                self._awaited.notify_all()
 
     def finished(self, task: FetchTask) -> None:
         """The task is at its end, or no longer wanted."""
         with self._lock:
             if not self.is_over:
                 self._standings[task.source.name].succeeded(self._clock())
-            self._give_back(task)
+            self._give_back(task)  # and the worker takes another, where there is one: nobody else need look
 
     def put_off(self, task: FetchTask, error: Exception, seconds: float) -> None:
         """The source does not serve this now, which says nothing against it; it rests for so long, or a moment."""
@@ -273,6 +286,7 @@ class Schedule:
             if not self.is_over:
                 self._standings[task.source.name].rest(str(error), self._clock(), seconds)
             self._give_back(task)
+            self._ring()
 
     def refused(self, task: FetchTask, error: Exception) -> None:
         """The source serves others only, which says nothing against it: it is not asked again in this fetch."""
@@ -280,6 +294,7 @@ class Schedule:
             self._standings[task.source.name].last_failure = str(error)
             self._lacking.add(task.source.name)
             self._give_back(task)
+            self._ring()
 
     def failed(self, task: FetchTask, error: Exception) -> None:
         """The source failed without being at fault; it rests for a while. After the end nothing counts any more."""
@@ -289,6 +304,7 @@ class Schedule:
                 self._statistics.failovers += 1
                 _FAILED.add(reason="failed")
             self._give_back(task)
+            self._ring()
 
     def lacks(self, source: Source) -> None:
         """The source does not have any of this, and need not: it is not asked again, and its standing stays as it is."""
@@ -306,6 +322,7 @@ class Schedule:
             self._ban(task.source.name, violation)
             self._statistics.failovers += 1
             self._give_back(task)
+            self._ring()
 
     def abort(self, error: BaseException) -> None:
         """Something that no other source can mend, such as a full disk: it is raised where the result is awaited. The first counts, but
@@ -339,8 +356,12 @@ class Schedule:
             if source.name not in lagging and self._standings[source.name].rests_until <= now
         ]
 
+    def _has_room(self, now: float) -> bool:
+        """Whether one more task may run, those that lag not counted."""
+        return sum(self._lags_from(task) > now for task in self._running) < self._streams
+
     def _next_task(self, now: float) -> FetchTask | None:
-        if sum(self._lags_from(task) > now for task in self._running) >= self._streams:
+        if not self._has_room(now):
             return None
         ready = self._spare_relays(self._spare_origin(self._ready(now), now))
         if not self.stock.free.any():
@@ -497,7 +518,6 @@ class Schedule:
         for chunk in task.chunks[task.done :]:
             if not self.stock.have[chunk] and not any(chunk in other.chunks[other.done :] for other in self._running):
                 self.stock.free[chunk] = True
-        self._ring()
 
     def _account(self) -> str:
         """What is missing, and why each source did not bring it."""
