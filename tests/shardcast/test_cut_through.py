@@ -129,7 +129,11 @@ def test_relays_take_different_chunks_from_the_origin_and_the_rest_from_each_oth
 def test_nodes_leave_the_origin_alone_while_a_relay_is_fetching(
     cast: Cast, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, seconds in ((schedule_module, "_ALIVE_SECONDS"), (feed_module, "_STARVING_SECONDS")):
+    for module, seconds in (
+        (schedule_module, "_ALIVE_SECONDS"),
+        (schedule_module, "_LAG_SECONDS"),
+        (feed_module, "_STARVING_SECONDS"),
+    ):
         monkeypatch.setattr(module, seconds, DEADLINE)  # on a busy machine a relay may be quiet for long
     digest, gate, origin = gated(cast, content, limit=3)
     patient = Timeouts(
