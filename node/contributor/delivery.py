@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from node.contributor import submission_log
 from node.contributor.generation import Made, path_of
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain import Sender
+from protocol.chain.calls import Call
 from protocol.chain.ethereum import newest_block
 from protocol.chain.types import Publication, SubmissionState
 from protocol.errors import InsufficientFunds, MurmurationError, TransactionReverted
@@ -43,6 +45,10 @@ class Delivery:
         self._rollouts = rollouts
         self._say = say
 
+    def ahead(self, files: Sequence[Made], beacon: bytes) -> AbstractContextManager[None]:
+        """Asks together what `note` and `commit` are going to ask for these files; within, they take those answers."""
+        return self._sender.ahead(self._call(files, beacon))
+
     def note(self, files: Sequence[Made]) -> None:
         """Puts files into the log, as made; whatever ends the node after that, they are delivered if they are committed to."""
         run, now = self._c.run, self._c.block_time()
@@ -57,12 +63,9 @@ class Delivery:
         """
         run = self._c.run
         ids = [made.ref.submission_id(run) for made in files]
-        if len(files) == 1:
-            call = self._c.chain.submit(run, files[0].ref, files[0].units, beacon)
-        else:
-            call = self._c.chain.submit_many(run, [m.ref for m in files], [m.units for m in files], beacon)
+        name = f"submit/{ids[0].hex()}" + (f"/{len(ids)}" if len(ids) > 1 else "")
         try:
-            self._sender.send(call, name=f"submit/{ids[0].hex()}" + (f"/{len(ids)}" if len(ids) > 1 else ""))
+            self._sender.send(self._call(files, beacon), name=name)
         except (TransactionReverted, InsufficientFunds) as error:
             if self._c.chain.submission(run, files[0].ref).time:  # an earlier attempt was taken after all
                 return None
@@ -75,6 +78,12 @@ class Delivery:
         for submission_id in ids:
             self._submissions.advance(submission_id, submission_log.COMMITTED)
         return None
+
+    def _call(self, files: Sequence[Made], beacon: bytes) -> Call:
+        chain, run = self._c.chain, self._c.run
+        if len(files) == 1:
+            return chain.submit(run, files[0].ref, files[0].units, beacon)
+        return chain.submit_many(run, [made.ref for made in files], [made.units for made in files], beacon)
 
     def deliver_all(self, head: Publication | None) -> bool:
         """Brings everything on chain to the hub, also what an earlier life of this node committed.

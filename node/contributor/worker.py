@@ -31,7 +31,6 @@ from node.contributor.workbench import NotRepeated, Workbench
 from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
 from protocol import challenge, metrics
-from protocol.chain.ethereum import account_count, newest_block
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Publication, Seat
 from protocol.challenge import Int8, Int32
@@ -261,7 +260,7 @@ class Worker:
         with self._stop.finish_first():
             with (
                 about(made[0].ref.submission_id(self._c.run)),
-                self._c.chain.ahead(newest_block(), account_count(self._address)),
+                self._delivery.ahead(made, place.beacon),
             ):
                 self._delivery.note(made)
                 self._made = []  # only now: what is in no log would be lost where an endpoint fails

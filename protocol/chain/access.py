@@ -167,8 +167,8 @@ class Access:
         return answer["result"]
 
     def ahead(self, *asked: Request, cap: int = ANSWER_BYTES_MAX) -> AbstractContextManager[None]:
-        """Asks all of this together; within, these answers are taken (ahead.py)."""
-        return self.provider.ahead(AskedAhead(self.place, self.provider.clock), asked, cap=cap)
+        """Asks all of this together, of the endpoint that answers best; within, these answers are taken (ahead.py)."""
+        return self.provider.ahead(AskedAhead(self.best[0].place, self.provider.clock), asked, cap=cap)
 
     def is_beyond(self, number: int) -> bool:
         """Whether the endpoint has lately named a newer block its newest."""

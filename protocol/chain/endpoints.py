@@ -133,7 +133,7 @@ class Endpoints:
         """Asks `asked` of one endpoint together; within, this thread's requests take what was answered (ahead.py). What was not is
         asked when it comes up. Raises EndpointsDisagree."""
         outer = self._ahead
-        new = [one for one in asked if outer is None or outer.take(one) is None]
+        new = [one for one in asked if self.known(ahead.place, *one) is None]
         if len(new) > 1:
             self._compare_sometimes()
             self._fetch(ahead, new, cap or ANSWER_BYTES_MAX)

@@ -108,6 +108,11 @@ class Ethereum:
         method, params = call_request(transaction, which)
         return data(self.request(method, *params))
 
+    def estimate_gas(self, transaction: Mapping[str, Any]) -> int:
+        """Gas that a call needs, made now. Raises RpcRefusal where it would revert."""
+        method, params = gas_request(transaction)
+        return quantity(self.request(method, *params))
+
     def base_fee(self) -> int:
         """Wei per gas that the newest block burns; 0 on chains that burn none."""
         return quantity(self._block("latest").get("baseFeePerGas") or "0x0")
@@ -119,7 +124,8 @@ class Ethereum:
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """None where the endpoint knows of none."""
-        found = self.request("eth_getTransactionReceipt", f"0x{transaction.hex()}")
+        method, params = receipt_request(transaction)
+        found = self.request(method, *params)
         if found is None:
             return None
         contract = found.get("contractAddress")
@@ -141,13 +147,24 @@ def newest_block() -> Request:
     return numbered_block("latest")
 
 
-def numbered_block(which: Which) -> Request:
-    return "eth_getBlockByNumber", (_which(which), False)
+def numbered_block(which: Which, *, full: bool = False) -> Request:
+    """`full`: with whole transactions."""
+    return "eth_getBlockByNumber", (_which(which), full)
 
 
 def call_request(transaction: Mapping[str, Any], which: Which) -> Request:
     """What Ethereum.call asks."""
     return "eth_call", (transaction, _which(which))
+
+
+def gas_request(transaction: Mapping[str, Any]) -> Request:
+    """What Ethereum.estimate_gas asks."""
+    return "eth_estimateGas", (transaction,)
+
+
+def receipt_request(transaction: bytes) -> Request:
+    """What Ethereum.receipt asks."""
+    return "eth_getTransactionReceipt", (f"0x{transaction.hex()}",)
 
 
 def account_count(account: str, which: Which = "latest") -> Request:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
+from protocol.chain.batches import BATCH_MOST
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import data, quantity
+from protocol.chain.ethereum import data, numbered_block, quantity, receipt_request
 from protocol.chain.transport import Request
 from protocol.errors import RpcUnavailable
 
@@ -33,15 +33,26 @@ class Finality:
         self._account = account.lower()
         self.depth = depth
 
-    def outcome(self, transaction: bytes) -> bool | None:
-        """Whether a transaction succeeded that is in the chain for good. None: it is not (yet), or that cannot be told."""
+    def is_young(self, block: int, newest: int) -> bool:
+        """Whether a block is there that is not deep enough yet, so that nothing can follow from it."""
+        return 0 <= newest - block < self.depth
+
+    def requests(self, transaction: bytes, block: int) -> list[Request]:
+        """What `outcome` asks first, of a transaction in this block: so much that the rest of it is one batch."""
+        blocks = range(block + self.depth, block, -1) or [block]
+        asked = [receipt_request(transaction), *map(numbered_block, blocks)]
+        return asked[: max(2, len(asked) - BATCH_MOST)]
+
+    def outcome(self, transaction: bytes, block: int) -> bool | None:
+        """Whether a transaction succeeded that is in the chain for good. None: it is not (yet), or that cannot be told. `block`: where it
+        was seen."""
 
         def question(one: Chain) -> bool | None:
-            receipt = one.ethereum.receipt(transaction)
-            found = None if receipt is None else self._settled(one, receipt.block, full=False)
-            if receipt is None or found is None or data(found["hash"]) != receipt.block_hash:
-                return None  # it may be in a block of the same number again, and end otherwise there
-            return receipt.succeeded
+            with one.ahead(*self.requests(transaction, block)):
+                receipt = one.ethereum.receipt(transaction)
+                if receipt is None or self._settled(one, receipt.block) != receipt.block_hash:
+                    return None  # it may be in a block of the same number again, and end otherwise there
+                return receipt.succeeded
 
         return self._majority(question, "what became of a transaction")
 
@@ -53,8 +64,10 @@ class Finality:
 
         def question(one: Chain) -> bytes | None:
             number = self._used_in(one, nonce)
-            found = None if number is None else self._settled(one, number, full=True)
-            for each in found["transactions"] if found else ():
+            found = None if number is None else self._block(one, number, full=True)
+            if number is None or found is None or self._settled(one, number) != data(found["hash"], 32):
+                return None
+            for each in found["transactions"]:
                 if each["from"].lower() == self._account and quantity(each["nonce"]) == nonce:
                     return data(each["hash"], 32)
             return None
@@ -78,22 +91,21 @@ class Finality:
                 return answer
         return None
 
-    def _settled(self, one: Chain, number: int, *, full: bool) -> Mapping[str, Any] | None:
-        """A block that `depth` others stand on; with whole transactions or their hashes. None where one of them is missing, or they
-        are not of one chain."""
-        newest = number + self.depth
-        above = self._block(one, newest, full=full and not self.depth)  # mostly it is the one that is missing
-        asked = [_block_request(each, full=full and each == number) for each in range(newest - 1, number - 1, -1)]
-        with one.ahead(*asked) if above is not None and asked else nullcontext():
-            for each in range(newest - 1, number - 1, -1):
+    def _settled(self, one: Chain, number: int) -> bytes | None:
+        """Hash of a block that `depth` others stand on, as the first of them names it. None where one is missing, or they are not of one
+        chain."""
+        above = self._block(one, number + self.depth)  # mostly it is the one that is missing
+        below = range(number + self.depth - 1, number, -1)
+        with one.ahead(*map(numbered_block, below if above is not None else ())):
+            for each in below:
                 if above is None:
                     return None
-                found = self._block(one, each, full=full and each == number)
+                found = self._block(one, each)
                 above = found if found is not None and above["parentHash"] == found["hash"] else None
-        return above
+        return None if above is None else data(above["parentHash" if self.depth else "hash"], 32)
 
-    def _block(self, one: Chain, number: int, *, full: bool) -> Mapping[str, Any] | None:
-        method, params = _block_request(number, full=full)
+    def _block(self, one: Chain, number: int, *, full: bool = False) -> Mapping[str, Any] | None:
+        method, params = numbered_block(number, full=full)
         found: Mapping[str, Any] | None = one.ethereum.request(method, *params)
         return found if found is not None and quantity(found["number"]) == number else None
 
@@ -117,7 +129,3 @@ class Finality:
             else:
                 first = middle
         return last
-
-
-def _block_request(number: int, *, full: bool) -> Request:
-    return "eth_getBlockByNumber", (hex(number), full)

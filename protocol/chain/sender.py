@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eth_utils import keccak
 
@@ -25,7 +26,7 @@ from protocol import metrics
 from protocol.chain import networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, newest_block
+from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, gas_request, newest_block
 from protocol.chain.finality import Finality
 from protocol.chain.landing import Landing
 from protocol.chain.transaction_log import (
@@ -49,16 +50,15 @@ from protocol.errors import (
 )
 from protocol.identity import Key
 
-if TYPE_CHECKING:
-    from protocol.chain.writing import Writer
-
 log = logging.getLogger(__name__)
 
 _GAS_HEADROOM = 1.25
 _BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
 _TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
+_POLL_SECONDS_PUBLIC = 0.25  # the least where there are reorgs: no such chain has a block more often
 _USUAL_SECONDS_MAX = 4.0
+_FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
 _LOOKED_AT = 4  # transactions that are not settled yet, per call
 
@@ -123,12 +123,6 @@ class Sender:
         self._journal.close()
 
     @cached_property
-    def _writer(self) -> Writer:
-        from protocol.chain.writing import Writer
-
-        return Writer(self.chain.provider, self.key.address)
-
-    @cached_property
     def _finality(self) -> Finality:
         depth = self._limits.depth
         return Finality(self.chain, self.key.address, networks.depth(self.chain.chain_id) if depth is None else depth)
@@ -138,7 +132,7 @@ class Sender:
 
         Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
-        with self._lock, self.chain.ahead(account_count(self.key.address), newest_block()):
+        with self._lock, self.ahead(call):
             self._recover()
             known = self._journal.named(name) if name is not None else None
             if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:
@@ -146,6 +140,15 @@ class Sender:
             if known is not None and known.state == PENDING:  # it is in the chain, and its receipt was nowhere
                 return self._finish(known)
             return self._finish(self._begin(call, name), fresh=True)
+
+    def ahead(self, call: Call) -> AbstractContextManager[None]:
+        """Asks together what `send` is going to ask before it sends, the newest block among it."""
+        asked = [newest_block(), account_count(self.key.address)]
+        for transaction in self._unsettled(1):
+            asked += self._finality.requests(*_landed(transaction))
+        if not self._journal.pending():  # else those come first, and may change what this one does
+            asked.append(gas_request(self._fields(*self.encode(call))))
+        return self.chain.ahead(*asked)
 
     def is_done(self, call: Call) -> bool:
         """Whether `send` would only tell what this very call has done, for whoever asks first if it can be made."""
@@ -174,13 +177,18 @@ class Sender:
 
     def _gas(self, call: Call) -> int:
         """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
-        gas = int(self._writer.estimate_gas(call.function) * _GAS_HEADROOM)
+        gas = int(self.chain.ethereum.estimate_gas(self._fields(*self.encode(call))) * _GAS_HEADROOM)
         if gas > self._limits.gas:
             raise TransactionReverted(
                 f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
                 hint="raise chain.gas_max if this is right",
             )
         return min(gas + call.room, self._limits.gas)
+
+    def _fields(self, target: str | None, data: bytes, value: int) -> dict[str, str]:
+        """Of a call by this key, in JSON-RPC."""
+        to = {} if target is None else {"to": target}
+        return {"from": self.key.address, **to, "value": hex(value), "data": f"0x{data.hex()}"}
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
@@ -197,8 +205,9 @@ class Sender:
         sure that it failed; else one that failed as far as is known raises _NoReceipt at once, for its nonce is used."""
         begun, resend_at = self._clock.monotonic(), 0.0
         until = begun + self._limits.deadline
+        least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(
-            _POLL_SECONDS, self._usual / 2
+            least, _FIRST_LOOK * self._usual
         )  # not all of it, or one slow transaction would slow down all later ones
         while True:
             landed = None if fresh else self._landing.receipt(transaction)
@@ -212,7 +221,7 @@ class Sender:
                         resend_at = self._clock.monotonic()
                     transaction = pushed
                 fresh = False
-            if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash) is False):
+            if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash, landed.block) is False):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
             if landed is not None and not waits:
@@ -230,7 +239,7 @@ class Sender:
                     hint="it may still land; the journal knows it",
                 )
             self._clock.sleep(pause)
-            pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, self._usual / 2))
+            pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
 
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
@@ -309,10 +318,9 @@ class Sender:
             raise RpcUnavailable(
                 f"{transaction.doing}: it ran out of gas, for others' transactions came first", hint="try again"
             )
+        again = self._fields(transaction.target, transaction.data, transaction.value)
         with self.chain.errors(transaction.doing):
-            self._writer.call(
-                transaction.target, transaction.data, transaction.gas, block, transaction.value
-            )  # raises the reason
+            self.chain.ethereum.call({**again, "gas": hex(transaction.gas)}, block)  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:
@@ -334,17 +342,30 @@ class Sender:
 
     def _look_back(self) -> None:
         """Settles what is deep enough by now, and makes pending again what the chain does not have (any more)."""
-        unsettled = self._journal.mined(_LOOKED_AT) if self._finality.depth else []
         self._used = self._count()
         doubted = self._journal.landed_from(self._used)
-        for transaction in {each.id: each for each in (*unsettled, *doubted)}.values():
-            receipt = self._landing.anywhere(transaction)
-            if receipt is None:
-                self._look_for(transaction, is_doubted=transaction in doubted)
-                continue
-            outcome = self._finality.outcome(receipt.hash)
-            if outcome is None:
-                continue
+        seen = {each.id: each for each in (*self._ripe(), *doubted)}
+        for transaction in seen.values():
+            with self.chain.ahead(*self._finality.requests(*_landed(transaction))):
+                self._look_at(transaction, is_doubted=transaction in doubted)
+
+    def _unsettled(self, most: int) -> list[Transaction]:
+        """Those that a reorg might take, the first ones; none where there are no reorgs."""
+        return self._journal.mined(most) if self._finality.depth else []
+
+    def _ripe(self) -> list[Transaction]:
+        """Of the unsettled ones those whose block may be deep enough by now."""
+        unsettled = self._unsettled(_LOOKED_AT)
+        newest = self.chain.block().number if unsettled else 0
+        return [each for each in unsettled if not self._finality.is_young(_landed(each)[1], newest)]
+
+    def _look_at(self, transaction: Transaction, *, is_doubted: bool) -> None:
+        receipt = self._landing.anywhere(transaction)
+        if receipt is None:
+            self._look_for(transaction, is_doubted=is_doubted)
+            return
+        outcome = self._finality.outcome(receipt.hash, receipt.block)
+        if outcome is not None:
             state = SETTLED if outcome and self._finality.depth else MINED if outcome else FAILED
             self._journal.finish(transaction, state, receipt.hash, receipt.block)
 
@@ -405,6 +426,12 @@ class Sender:
 
 class _NoReceipt(RpcUnavailable):
     """What became of a transaction that has landed is not known yet. It stays pending, and nothing waits behind it."""
+
+
+def _landed(transaction: Transaction) -> tuple[bytes, int]:
+    """(hash, block) of one that has."""
+    assert transaction.hash is not None and transaction.block is not None
+    return transaction.hash, transaction.block
 
 
 def _offer(base: int) -> int:

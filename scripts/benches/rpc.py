@@ -29,7 +29,6 @@ from node.contributor.generation import Made, path_of
 from node.contributor.next_submission import NextSubmission
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain import Chain, Sender, networks
-from protocol.chain.ethereum import account_count, newest_block
 from protocol.chain.following import Follower
 from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
@@ -187,7 +186,7 @@ def _submission(world: World, depth: int) -> tuple[float, float]:
             path.touch()
             place: Any = None
             made = [Made(ref, 1, path, place)]
-            with chain.ahead(newest_block(), account_count(node.address)):  # as the worker
+            with delivery.ahead(made, beacon):  # as the worker
                 delivery.note(made)
                 assert delivery.commit(made, beacon) is None
             assert delivery.deliver_all(head)

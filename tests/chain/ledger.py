@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from eth_utils import keccak
 
-from protocol.chain.endpoints import Endpoints, OneEndpoint
-from protocol.errors import RpcUnavailable
+from protocol.chain.transport import Failed, RpcTransport
 from tests.clock import VirtualClock
 
 CHAIN_ID = 31_337
@@ -180,26 +179,32 @@ class Faults:
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, faults: Faults) -> None:
-    """Every endpoint asks this chain from now on."""
+    """Every endpoint asks this chain from now on; those of a batch one by one, for behind one URL stand many machines."""
     chance = ledger.chance
 
-    def make_request(_: object, method: str, params: Any) -> dict[str, Any]:
+    def post(_: object, url: str, body: Any, **__: object) -> Any:
         if chance.random() < faults.deadly:
             raise Killed
         if chance.random() < faults.lost / 2:
-            raise RpcUnavailable("no answer")
-        state = chance.choice(ledger.states) if chance.random() < faults.old else ledger.now
-        answer = ledger.answer(state, method, params)
-        if chance.random() < 0.1:
-            ledger.mine()
+            raise Failed("no answer", "unreachable")
+        asked = body if isinstance(body, list) else [body]
+        answers = [{"id": each["id"], **_answer(ledger, faults, each["method"], each["params"])} for each in asked]
         if chance.random() < faults.deadly:
             raise Killed
         if chance.random() < faults.lost / 2:
-            raise RpcUnavailable("no answer")
-        return {"jsonrpc": "2.0", "id": 0, **answer}
+            raise Failed("no answer", "unreachable")
+        return answers if isinstance(body, list) else answers[0]
 
-    monkeypatch.setattr(Endpoints, "make_request", make_request)
-    monkeypatch.setattr(OneEndpoint, "make_request", make_request)
+    monkeypatch.setattr(RpcTransport, "post", post)
+
+
+def _answer(ledger: Ledger, faults: Faults, method: str, params: Any) -> dict[str, Any]:
+    chance = ledger.chance
+    state = chance.choice(ledger.states) if chance.random() < faults.old else ledger.now
+    answer = ledger.answer(state, method, params)
+    if chance.random() < 0.1:
+        ledger.mine()
+    return answer
 
 
 def _name(number: int) -> str:

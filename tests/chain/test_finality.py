@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from protocol.chain import Chain, networks
-from protocol.chain.endpoints import Endpoints, OneEndpoint
 from protocol.chain.finality import Finality
-from protocol.errors import RpcUnavailable
+from protocol.chain.transport import Failed, RpcTransport
 from tests.chain.ledger import CHAIN_ID, Deed, Ledger, Mined
+from tests.clock import VirtualClock
 
 ACCOUNT = "0x" + "a" * 40
 DEPTH = 3
@@ -32,12 +32,15 @@ def ledger(*, good: bool = True) -> Ledger:
 def serve(monkeypatch: pytest.MonkeyPatch, *machines: Any) -> Finality:
     """Of endpoints, each a function (method, params) → answer."""
 
-    def make_request(one: OneEndpoint, method: str, params: Any) -> Any:
-        return machines[one._place](method, params)
+    def post(_: object, url: str, body: Any, **__: object) -> Any:
+        machine = machines[int(url.removeprefix("http://"))]
+        asked = body if isinstance(body, list) else [body]
+        answers = [{"id": each["id"], **machine(each["method"], each["params"])} for each in asked]
+        return answers if isinstance(body, list) else answers[0]
 
-    monkeypatch.setattr(OneEndpoint, "make_request", make_request)
-    monkeypatch.setattr(Endpoints, "make_request", lambda _, method, params: machines[0](method, params))
-    return Finality(Chain([f"http://{number}" for number in range(len(machines))], None), ACCOUNT, DEPTH)
+    monkeypatch.setattr(RpcTransport, "post", post)
+    urls = [f"http://{number}" for number in range(len(machines))]
+    return Finality(Chain(urls, None, clock=VirtualClock()), ACCOUNT, DEPTH)
 
 
 def honest(chain: Ledger) -> Any:
@@ -54,10 +57,10 @@ def test_an_outcome_is_believed_once_its_block_is_deep_enough(monkeypatch: pytes
     chain = ledger(good=good)
     finality = serve(monkeypatch, honest(chain))
     for _ in range(DEPTH):
-        assert finality.outcome(HASH) is None
+        assert finality.outcome(HASH, 1) is None
         assert finality.user(0) is None
         chain.mine()
-    assert finality.outcome(HASH) is good
+    assert finality.outcome(HASH, 1) is good
     assert finality.user(0) == HASH
     assert finality.user(1) is None
 
@@ -75,22 +78,24 @@ def test_a_receipt_of_another_block_of_the_same_number_is_no_outcome(monkeypatch
     def forgetful(method: str, params: Any) -> Any:
         return honest(old if method == "eth_getTransactionReceipt" else new)(method, params)
 
-    assert serve(monkeypatch, forgetful).outcome(HASH) is None
-    assert serve(monkeypatch, honest(new)).outcome(HASH) is True
+    assert serve(monkeypatch, forgetful).outcome(HASH, 1) is None
+    assert serve(monkeypatch, honest(new)).outcome(HASH, 1) is True
 
 
-def test_blocks_of_two_forks_are_no_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transaction is in the last block of a short fork; the long one does not have it."""
+@pytest.mark.parametrize("last", range(1, DEPTH + 1))
+def test_blocks_of_two_forks_are_no_depth(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """The transaction is in a short fork, which ends at block `last`; the long one does not have it."""
     short, long = ledger(), Ledger(ACCOUNT, random.Random(1), DEPTH)
     long._forks = 500
     for _ in range(DEPTH + 2):
+        short.mine()
         long.mine()
 
     def forgetful(method: str, params: Any) -> Any:
-        is_short = method == "eth_getTransactionReceipt" or params[:1] == ["0x1"]
+        is_short = method == "eth_getTransactionReceipt" or (params[0] != "latest" and int(params[0], 16) <= last)
         return honest(short if is_short else long)(method, params)
 
-    assert serve(monkeypatch, forgetful).outcome(HASH) is None
+    assert serve(monkeypatch, forgetful).outcome(HASH, 1) is None
 
 
 def test_of_several_endpoints_more_than_half_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +105,7 @@ def test_of_several_endpoints_more_than_half_decide(monkeypatch: pytest.MonkeyPa
             chain.mine()
 
     def silent(*_: Any) -> Any:
-        raise RpcUnavailable("no answer")
+        raise Failed("no answer", "unreachable")
 
     for machines, expected in (
         ((good, good, bad), True),
@@ -110,6 +115,6 @@ def test_of_several_endpoints_more_than_half_decide(monkeypatch: pytest.MonkeyPa
         ((good, behind, behind), None),
         ((bad, bad, behind), False),
     ):
-        assert serve(monkeypatch, *map(honest, machines)).outcome(HASH) is expected
-    assert serve(monkeypatch, silent, honest(good), honest(good)).outcome(HASH) is True
-    assert serve(monkeypatch, silent, honest(good)).outcome(HASH) is None
+        assert serve(monkeypatch, *map(honest, machines)).outcome(HASH, 1) is expected
+    assert serve(monkeypatch, silent, honest(good), honest(good)).outcome(HASH, 1) is True
+    assert serve(monkeypatch, silent, honest(good)).outcome(HASH, 1) is None

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -345,6 +345,48 @@ def test_a_transaction_takes_six_requests_where_blocks_come_at_intervals(world: 
         world.anvil.request("evm_setAutomine", True)
     assert sum(counts[2:]) <= 6 * len(counts[2:]), counts
     assert deposits(world, key.address) == 6
+
+
+def deep(world: World, faulty: FaultyEndpoint) -> Callable[[], int]:
+    """Sends one more on a chain where twelve blocks make a transaction sure; HTTP requests that took."""
+    key = Key.generate()
+    one = sender(world, key, faulty.url, limits=SendLimits(depth=12))
+
+    def send() -> int:
+        before = faulty.requests
+        one.send(one.chain.deposit(key.address, TOKEN))
+        return faulty.requests - before
+
+    send()  # finds the contracts
+    return send
+
+
+def test_a_transaction_and_the_look_back_at_the_one_before_take_four_requests(
+    world: World, faulty: FaultyEndpoint
+) -> None:
+    send = deep(world, faulty)
+    for _ in range(2):
+        world.anvil.request("anvil_mine", hex(12))
+        assert send() == 4  # what both ask, the rest of the blocks in between, the transaction, its receipt
+
+
+def test_what_is_not_deep_enough_is_not_asked_for_once_more(world: World, faulty: FaultyEndpoint) -> None:
+    send = deep(world, faulty)
+    assert [send(), send()] == [3, 3]
+    world.anvil.request("anvil_mine", hex(10))
+    assert send() == 4  # the first is; the others have 11 blocks and 10
+
+
+def test_a_gas_estimate_is_not_made_before_what_is_pending_has_landed(world: World, faulty: FaultyEndpoint) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url, limits=SendLimits(deadline=0.3))
+    faulty.fault = lambda method, params: result(None) if "Receipt" in method else None
+    with pytest.raises(RpcUnavailable):
+        one.send(one.chain.deposit(key.address, TOKEN))
+    asked: list[str] = []
+    faulty.fault = lambda method, params: asked.append(method)
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert asked.index("eth_getTransactionReceipt") < asked.index("eth_estimateGas")
 
 
 def test_one_slow_transaction_does_not_slow_down_all_later_ones(world: World) -> None:
