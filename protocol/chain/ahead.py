@@ -34,8 +34,9 @@ class AskedAhead:
         self._clock = clock
         self._kept: dict[str, tuple[Answer, float]] = {}
 
-    def keep(self, asked: Request, answer: Answer) -> None:
-        self._kept[_key(asked)] = answer, self._clock.monotonic()
+    def keep(self, asked: Request, answer: Answer, begun: float) -> None:
+        """`begun`: monotonic seconds when the request went out: the answer may be as old as that."""
+        self._kept[_key(asked)] = answer, begun
 
     def take(self, asked: Request) -> Answer | None:
         """The answer to a request, where it is here and fresh."""
@@ -43,8 +44,8 @@ class AskedAhead:
         is_fresh = found is not None and self._clock.monotonic() - found[1] < _FRESH_SECONDS
         return found[0] if found is not None and is_fresh else None
 
-    def note(self, asked: Request, answer: Answer) -> None:
-        """That the endpoint has answered a request within."""
+    def note(self, asked: Request, answer: Answer, begun: float) -> None:
+        """That the endpoint has answered a request within; arguments as of `keep`."""
 
     def forget(self) -> None:
         self._kept.clear()
@@ -67,9 +68,9 @@ class PollRound(AskedAhead):
             self._asked[_key(asked)] = asked
         return super().take(asked)
 
-    def note(self, asked: Request, answer: Answer) -> None:
+    def note(self, asked: Request, answer: Answer, begun: float) -> None:
         if _is_of_the_newest(asked):
-            self.keep(asked, answer)
+            self.keep(asked, answer, begun)
 
 
 class PollRounds:

@@ -166,17 +166,20 @@ class Endpoints:
         host = host_of(endpoint.url)
 
         def post(body: object) -> Any:
+            if endpoint.url in self._held:  # since the part of the list before this one
+                raise Failed("asks to be left alone", "busy")
             with _SECONDS.time(endpoint=host):
                 return self._post(endpoint, body, cap)
 
-        for request, answer in zip(asked, self._batches.ask(endpoint.url, asked, post), strict=True):
-            if answer is None:
+        for request, found in zip(asked, self._batches.ask(endpoint.url, asked, post), strict=True):
+            if found is None:
                 continue
+            answer, begun = found
             _CALLS.add(endpoint=host, method=request[0])
             self._note_answer(endpoint)
             self._note_head(endpoint, *request, answer)
             if not (endpoint.is_stale and _asks_for_newest(*request)):
-                ahead.keep(request, answer)
+                ahead.keep(request, answer, begun)
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +225,7 @@ class Endpoints:
         host = host_of(endpoint.url)
         for left in reversed(range(tries)):
             self._wait_for(endpoint)
+            begun = self.clock.monotonic()
             try:
                 with _SECONDS.time(endpoint=host):
                     answer = self._ask(endpoint, method, params, cap)
@@ -240,7 +244,7 @@ class Endpoints:
             _ERRORS.add(endpoint=host, reason=_STALE)
             raise Failed(endpoint.last_error, _STALE)
         if (ahead := self._ahead) is not None and self._endpoints[ahead.place] is endpoint:
-            ahead.note((method, params), answer)
+            ahead.note((method, params), answer, begun)
         return answer
 
     def _wait_for(self, endpoint: RpcEndpoint) -> None:
@@ -336,7 +340,9 @@ class Endpoints:
             answers = self._batches.ask(
                 endpoint.url, together, lambda body: self._post(endpoint, body, ANSWER_BYTES_MAX)
             )
-            endpoint.said.update((str(one), answer) for one, answer in zip(together, answers, strict=True) if answer)
+            endpoint.said.update(
+                (str(one), found.answer) for one, found in zip(together, answers, strict=True) if found
+            )
         number, *newest = (self._call(endpoint, *one) for one in asked)
         head = int(number, 16)
         self._note_answer(endpoint)
@@ -379,7 +385,10 @@ class Endpoints:
         """The JSON that one endpoint answers with. Raises Failed."""
         seconds, now = self._patience(endpoint), self.clock.wall()
         try:
-            return self._transport.post(endpoint.url, body, seconds=seconds, cap=cap, now=now)
+            said, rest = self._transport.post(endpoint.url, body, seconds=seconds, cap=cap, now=now)
+            if rest and transport.is_busy(said):
+                self._held.hold(endpoint.url, rest)
+            return said
         except Failed as error:
             if error.rest:
                 self._held.hold(endpoint.url, error.rest)

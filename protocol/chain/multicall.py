@@ -15,11 +15,16 @@ from eth_abi.exceptions import DecodingError
 from eth_utils import keccak
 
 from protocol.chain.transport import Request
+from protocol.clock import Clock
+from protocol.retry import Backoff
 
 ADDRESS = "0xcA11bde05977b3631167028862bE2a173976CA11"
 CODE_HASH = bytes.fromhex("d5c15df687b16f2ff992fc8d767b4216323184a2bbc6ee2f9c398c318e770891")
 """Keccak-256 of the runtime code there."""
 _SELECTOR = keccak(text="aggregate3((address,bool,bytes)[])")[:4]
+
+_AGAIN_SECONDS = 600.0
+"""Until the code is asked for once more: a backend that is still syncing answers as if it were not there."""
 
 Answer = dict[str, Any]
 Places = tuple[int, ...]
@@ -29,8 +34,9 @@ Places = tuple[int, ...]
 class Multicall:
     """What is known of each endpoint's chain."""
 
-    def __init__(self) -> None:
-        self._is_there: dict[str, bool] = {}  # by URL
+    def __init__(self, clock: Clock) -> None:
+        self._is_there: set[str] = set()  # URLs
+        self._missing = Backoff(_AGAIN_SECONDS, clock=clock)  # by URL
 
     def plan(self, url: str, asked: Sequence[Request]) -> list[tuple[Request, Places]]:
         """What to ask instead, each with whose answers it brings: one, several of an aggregate, none for the contract's code."""
@@ -40,7 +46,7 @@ class Multicall:
                 groups.setdefault(params[1], []).append(place)
         groups = {block: places for block, places in groups.items() if len(places) > 1}
         alone = [(request, (place,)) for place, request in enumerate(asked)]
-        if not groups or self._is_there.get(url) is False:
+        if not groups or url in self._missing:
             return [*alone]
         if url not in self._is_there:
             return [*alone, (("eth_getCode", (ADDRESS, "latest")), ())]
@@ -53,7 +59,10 @@ class Multicall:
     def answers(self, url: str, places: Places, answer: Answer) -> list[Answer | None]:
         """What the answer to something planned says to each of the requests."""
         if not places:
-            self._is_there[url] = _hash_of(answer) == CODE_HASH
+            if _hash_of(answer) == CODE_HASH:
+                self._is_there.add(url)
+            else:
+                self._missing.failed(url)
             return []
         if len(places) == 1:
             return [answer]

@@ -41,8 +41,9 @@ class RpcTransport:
         self._local = threading.local()
         self._settings: dict[str, dict[str, Any]] = {}
 
-    def post(self, url: str, body: object, *, seconds: float, cap: int, now: float) -> Any:
-        """The JSON that an endpoint answers with, whatever it says; `now` is Unix time. Raises Failed."""
+    def post(self, url: str, body: object, *, seconds: float, cap: int, now: float) -> tuple[Any, float]:
+        """(the JSON that an endpoint answers with, whatever it says; the seconds of its Retry-After, 0 without). `now` is Unix time.
+        Raises Failed."""
         until = time.monotonic() + seconds
         try:
             with self._session().post(
@@ -60,9 +61,9 @@ class RpcTransport:
                         raise Failed(f"answers with more than {cap} bytes", "oversized")
                     if time.monotonic() > until:
                         raise Failed(f"no whole answer within {seconds:g} s", "timeout")
-                status = response.status_code
+                status, rest = response.status_code, _seconds(response.headers.get("Retry-After"), now)
                 if status >= 500 or status in (401, 403, 404, 429):
-                    rest = _seconds(response.headers.get("Retry-After"), now) if status in (429, 503) else 0.0
+                    rest = rest if status in (429, 503) else 0.0
                     raise Failed(f"HTTP {status}", "busy" if status == 429 else "refused", rest=rest)
         except requests.exceptions.Timeout as error:
             raise Failed(f"no answer within {seconds:g} s", "timeout") from error
@@ -71,7 +72,7 @@ class RpcTransport:
 
             raise Failed(f"no answer ({why(error)})", "unreachable") from error
         try:
-            return canonical.parse(b"".join(parts), "the answer")
+            return canonical.parse(b"".join(parts), "the answer"), rest
         except Malformed as error:
             raise Failed(str(error), "malformed") from error
 
@@ -102,16 +103,23 @@ def batch(asked: Sequence[Request]) -> list[dict[str, Any]]:
 
 def answer_of(said: object) -> dict[str, Any]:
     """The answer to a single request. Raises Failed where it is none, or says that the endpoint is busy."""
-    if not isinstance(said, dict) or not ({"result", "error"} & said.keys()):
-        raise Failed("the answer is no JSON-RPC", "malformed")
-    refusal = said.get("error")
-    if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
-        raise Failed(f"busy: {str(refusal.get('message'))[:100]}", "busy")
-    return said
+    answer = _answer(said)
+    if is_busy(answer):
+        raise Failed(f"busy: {str(answer['error'].get('message'))[:100]}", "busy")
+    return answer
+
+
+def is_busy(said: object) -> bool:
+    """Whether an answer, or one of a batch, says that the endpoint has too much to do."""
+    if isinstance(said, list):
+        return any(map(is_busy, said))
+    refusal = said.get("error") if isinstance(said, dict) else None
+    return isinstance(refusal, dict) and refusal.get("code") in _BUSY
 
 
 def answers_of(said: object, count: int) -> list[dict[str, Any]]:
-    """The answers to a batch in the order of its requests; they come in any. Raises Failed unless each request has exactly one."""
+    """The answers to a batch in the order of its requests; they come in any, and some may say that the endpoint is busy. Raises Failed
+    unless each request has exactly one."""
     if not isinstance(said, list):
         answer_of(said)
         raise Failed("takes no batches", "unbatched")
@@ -119,11 +127,17 @@ def answers_of(said: object, count: int) -> list[dict[str, Any]]:
         raise Failed(f"{len(said)} answers to a batch of {count}", "malformed")
     found: dict[int, dict[str, Any]] = {}
     for each in said:
-        answer, number = answer_of(each), each.get("id")
+        answer, number = _answer(each), each.get("id")
         if type(number) is not int or not 0 <= number < count or number in found:
             raise Failed(f"an answer to a batch has the id {str(number)[:20]}, which is none or another's", "malformed")
         found[number] = answer
     return [found[number] for number in range(count)]
+
+
+def _answer(said: object) -> dict[str, Any]:
+    if not isinstance(said, dict) or not ({"result", "error"} & said.keys()):
+        raise Failed("the answer is no JSON-RPC", "malformed")
+    return said
 
 
 def _numbered(number: int, method: str, params: Sequence[Any]) -> dict[str, Any]:

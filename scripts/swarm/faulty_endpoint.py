@@ -14,11 +14,12 @@ import requests
 
 class FaultyEndpoint:
     """Passes requests on to `upstream`. `fault(method, params)` may return the bytes to answer with instead, or raise Hang, Drop or Refuse;
-    `whole(answers)` may change what is answered to a batch."""
+    `whole(answers)` may change what is answered to a batch; `headers` go out with each answer."""
 
     def __init__(self, upstream: str) -> None:
         self.fault: Callable[[str, Any], bytes | None] = lambda method, params: None
         self.whole: Callable[[list[Any]], Any] = lambda answers: answers
+        self.headers: dict[str, str] = {}
         self.upstream = upstream
         self.requests = 0
         """Of HTTP."""
@@ -54,7 +55,8 @@ class FaultyEndpoint:
                     self.end_headers()
                     return
                 self.send_response(200)
-                self.send_header("Content-Length", str(len(answer)))
+                for name, value in {**outer.headers, "Content-Length": str(len(answer))}.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer)
 

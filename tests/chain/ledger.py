@@ -193,7 +193,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, faults: Faults) -> No
             raise Killed
         if chance.random() < faults.lost / 2:
             raise Failed("no answer", "unreachable")
-        return answers if isinstance(body, list) else answers[0]
+        return (answers if isinstance(body, list) else answers[0]), 0.0
 
     monkeypatch.setattr(RpcTransport, "post", post)
 

@@ -109,6 +109,38 @@ def test_what_one_of_a_batch_is_refused_is_asked_by_itself(world: World, faulty:
     assert faulty.counted == (2, 3)
 
 
+def test_who_is_too_busy_for_one_of_a_batch_is_asked_for_that_one_again(world: World, faulty: FaultyEndpoint) -> None:
+    refusals = iter([error(-32005, "limit exceeded")])
+    faulty.fault = lambda method, params: next(refusals, None) if params[0] == "0x0" else None
+    chain = chain_at(world, faulty)
+    assert numbers_of(chain) == [world.chain.block_number(), 0]
+    assert faulty.counted == (2, 3)
+    numbers_of(chain)
+    assert faulty.requests == 3  # batches go on
+
+
+def test_a_retry_after_with_a_busy_answer_in_a_batch_holds(world: World, faulty: FaultyEndpoint) -> None:
+    clock = VirtualClock()
+    chain = chain_at(world, faulty, clock)
+    refusals = iter([error(429, "compute units")])
+    faulty.fault = lambda method, params: next(refusals, None) if params[0] == "0x0" else None
+    faulty.headers["Retry-After"] = "4"
+    begun = clock.monotonic()
+    assert numbers_of(chain) == [world.chain.block_number(), 0]
+    assert 4 <= clock.monotonic() - begun < 5
+
+
+def test_who_asks_to_be_left_alone_is_not_asked_for_the_rest_of_a_long_list(
+    world: World, faulty: FaultyEndpoint
+) -> None:
+    def busy(method: str, params: Any) -> bytes | None:
+        raise Refuse(429, Retry_After="4")
+
+    faulty.fault = busy
+    with chain_at(world, faulty).ahead(*map(numbered_block, range(25))):
+        assert faulty.requests == 1
+
+
 def test_a_retry_after_holds_for_batches_too(world: World, faulty: FaultyEndpoint) -> None:
     clock = VirtualClock()
     chain = chain_at(world, faulty, clock)
@@ -153,6 +185,23 @@ def test_what_was_asked_ahead_is_too_old_after_a_block(world: World, faulty: Fau
         world.anvil.request("evm_mine")
         clock.advance(2)
         assert chain.block().number == world.chain.block_number()
+
+
+def test_an_answer_is_as_old_as_its_request(world: World, faulty: FaultyEndpoint) -> None:
+    clock = VirtualClock()
+    chain = chain_at(world, faulty, clock)
+    faulty.fault = lambda method, params: clock.advance(0.8)
+    with chain.ahead(newest_block(), numbered_block(0)):
+        world.anvil.request("evm_mine")
+        clock.advance(0.5)
+        assert chain.block().number == world.chain.block_number()
+    with chain.turns().turn():
+        before = chain.block().number
+        world.anvil.request("evm_mine")
+        clock.advance(1.1)
+        assert chain.block().number == before  # 1.9 s
+        clock.advance(0.2)
+        assert chain.block().number == before + 1
 
 
 def test_a_turn_asks_ahead_what_the_one_before_asked(world: World, faulty: FaultyEndpoint) -> None:

@@ -36,7 +36,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, *machines: Any) -> Finality:
         machine = machines[int(url.removeprefix("http://"))]
         asked = body if isinstance(body, list) else [body]
         answers = [{"id": each["id"], **machine(each["method"], each["params"])} for each in asked]
-        return answers if isinstance(body, list) else answers[0]
+        return (answers if isinstance(body, list) else answers[0]), 0.0
 
     monkeypatch.setattr(RpcTransport, "post", post)
     urls = [f"http://{number}" for number in range(len(machines))]

@@ -69,6 +69,18 @@ def test_where_there_is_no_such_contract_or_another_calls_are_asked_as_they_are(
     assert role.turn() == (truth(world), (1, 3))
 
 
+def test_where_it_seemed_to_be_missing_it_is_looked_for_again_after_some_minutes(
+    world: World, faulty: FaultyEndpoint
+) -> None:
+    faulty.fault = lambda method, params: result("0x") if params[0] == multicall.ADDRESS else None
+    role = Role(world, faulty)
+    faulty.fault = lambda method, params: None
+    assert role.turn() == (truth(world), (1, 3))
+    role.clock.advance(600)
+    role.turn()
+    assert role.turn() == (truth(world), (1, 1))
+
+
 def test_a_call_that_reverts_is_asked_for_by_itself_and_says_why(world: World, faulty: FaultyEndpoint) -> None:
     role = Role(world, faulty)
     asked = [role.chain.policies.functions.policy(run).request() for run in (world.run, 999)]
