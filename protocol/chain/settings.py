@@ -20,6 +20,11 @@ from protocol.settings import Settings
 _GWEI = 10**9
 
 
+def usual_poll_seconds(chain_id: int) -> float:
+    """What `chain.poll_seconds` is where nobody set it."""
+    return 1.0 if chain_id == ANVIL_CHAIN_ID else 15.0
+
+
 class ClientSettings(Settings):
     rpc: str | tuple[str, ...] = "http://127.0.0.1:8545"
     """JSON-RPC endpoint, or several, the preferred one first."""
@@ -66,7 +71,7 @@ class ChainSettings(ClientSettings):
     @classmethod
     def _look_often_at_anvil(cls, given: Any) -> Any:
         is_anvil = isinstance(given, dict) and str(given.get("chain_id")) == str(ANVIL_CHAIN_ID)
-        return {"poll_seconds": 1.0, **given} if is_anvil else given
+        return {"poll_seconds": usual_poll_seconds(ANVIL_CHAIN_ID), **given} if is_anvil else given
 
     def open(self, *, clock: Clock = SYSTEM) -> Chain:
         """Raises WrongChain or RpcUnavailable."""

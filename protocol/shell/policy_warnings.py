@@ -1,4 +1,4 @@
-"""What `murmur run create` says of a policy's game before it is on chain for good: how many liars a bench bears, and what pays.
+"""What `murmur run create` says of a policy's game before it is on chain for good: how many liars a bench bears, what pays, what there is no time for.
 
 Sentences alone; the numbers are those of protocol/chain/deviations.py, which tests hold against the contracts.
 """
@@ -9,9 +9,10 @@ from fractions import Fraction
 
 from protocol.chain.deviations import Deviation, cheating_pays, deviations, pays_by_bench
 from protocol.chain.types import Policy
-from protocol.shell.money import tokens
+from protocol.shell.money import duration, tokens
 
 _BENCHES = (3, 4, 5, 7, 9)
+_LOOKS = 4  # at the chain, in which a role sees what happened, has its transaction mined, and may fail once
 _MOST = 15  # validators: of larger benches nothing else is true
 
 
@@ -28,6 +29,19 @@ def policy_warnings(policy: Policy, share: Fraction, answers: int) -> list[str]:
     return [
         *(_by_liars(found) for found in pays_by_bench(policy, _MOST).values()),
         *_by_luck(policy, deviations(policy, policy.jury or 1), share, answers),
+    ]
+
+
+def hasty_windows(policy: Policy, poll_seconds: float) -> list[str]:
+    """What there is hardly time for where roles look at the chain every `poll_seconds`, each in a sentence."""
+    if not policy.appeal:
+        return []
+    least = round(_LOOKS * poll_seconds)
+    windows = (("appeal", policy.appeal, "nodes appeal"), ("vote", policy.vote, "jurors vote"))
+    return [
+        f"{name} is {duration(seconds)}, and roles look at the chain every {poll_seconds:g} s: below {duration(least)} few {who} in time"
+        for name, seconds, who in windows
+        if seconds < least
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_a_run_is_funded_once(
 
 
 def test_a_run_is_created_once_and_its_number_told(
-    world: World, owner: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    world: World, owner: Callable[..., Ended], console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Spec:
         digest, name, environments, samples = b"\x05" * 32, "spec", (), 64
@@ -175,7 +176,7 @@ def test_a_run_is_created_once_and_its_number_told(
 
     class Table:
         def policy(self, address: str) -> object:
-            return world.chain.policy(world.run)
+            return replace(world.chain.policy(world.run), vote=2)
 
     monkeypatch.setattr("protocol.shell.runfile.complete", lambda *_: Spec)
     monkeypatch.setattr("protocol.shell.runfile.read_policy", lambda *_: Table())
@@ -186,6 +187,11 @@ def test_a_run_is_created_once_and_its_number_told(
     assert told.code == 0, told.err
     assert told.json["run"] == runs + 1 == world.chain.run_count()
     assert "WARNING   bribe pays with one liar on a bench of 2 or 3: up to" in told.err
+    assert "WARNING   vote is 2 s" in told.err
+    file = console.folder / "run.toml"
+    file.write_text(file.read_text().replace(f"run = {world.run}\n", f"run = {runs + 1}\n"))
+    shown = console.murmur("run", "show", f"@{file}")
+    assert "  WARNING vote is 2 s" in shown.out
     after = owner("create").err.splitlines()[-2:]
     assert [line.split(" @")[0] for line in after] == ["next: murmur run fund", "then: murmur run approve"]
     assert all("run.toml " in line and line.endswith("owner.json") for line in after), "to be copied as they are"

@@ -14,7 +14,7 @@ import pytest
 from protocol.chain.deviations import cheating_pays, deviations, pays_by_bench
 from protocol.chain.types import Policy
 from protocol.constants import NOBODY
-from protocol.shell.policy_warnings import bench_lines, policy_warnings
+from protocol.shell.policy_warnings import bench_lines, hasty_windows, policy_warnings
 from protocol.shell.runfile import PolicyTable
 from trainer.presets import run_file
 
@@ -37,6 +37,24 @@ def warned(policy: Policy, share: Fraction = PREFILLED) -> list[str]:
 
 def named(policy: Policy, name: str, validators: int = 5) -> Any:
     return next(each for each in deviations(policy, validators) if each.name == name)
+
+
+@pytest.mark.parametrize(
+    "appeal, vote, poll, named",
+    [
+        (60, 60, 15.0, []),
+        (59, 60, 15.0, ["appeal is 59 s"]),
+        (60, 30, 15.0, ["vote is 30 s"]),
+        (30, 30, 15.0, ["appeal is 30 s", "vote is 30 s"]),
+        (30, 30, 1.0, []),
+        (0, 0, 15.0, []),  # verdicts are final at once: nobody appeals
+    ],
+)
+def test_a_window_of_fewer_than_four_looks_at_the_chain_is_warned_of(
+    appeal: int, vote: int, poll: float, named: list[str]
+) -> None:
+    said = hasty_windows(replace(PUBLIC, appeal=appeal, vote=vote), poll)
+    assert [text.partition(",")[0] for text in said] == named
 
 
 @pytest.mark.parametrize("policy", [PUBLIC, SINGLE, ALONE], ids=["public", "single", "alone"])

@@ -113,9 +113,10 @@ def create(
 ) -> None:  # fmt: skip
     """Complete the spec, write spec.json beside the file, and create the run on chain."""
     from protocol.chain.events import RunCreated
+    from protocol.chain.settings import usual_poll_seconds
     from protocol.environments.assignment import mixture
     from protocol.shell import runfile
-    from protocol.shell.policy_warnings import bench_lines, policy_warnings
+    from protocol.shell.policy_warnings import bench_lines, hasty_windows, policy_warnings
 
     path = strip_at(file)
     if calldata and owner is None:
@@ -136,7 +137,10 @@ def create(
             *bench_lines(policy),
             *(
                 f"WARNING   {text}"
-                for text in policy_warnings(policy, Fraction(spec.verification.prefill_share), spec.samples)
+                for text in (
+                    *policy_warnings(policy, Fraction(spec.verification.prefill_share), spec.samples),
+                    *hasty_windows(policy, usual_poll_seconds(sender.chain.chain_id)),
+                )
             ),
             f"none of this can be changed later{replaceable}",
         ],
@@ -416,9 +420,11 @@ def appoint(
 @app.command()
 def show(file: File, as_json: Json = False) -> None:
     """Show the run as the chain knows it, and on the hub's machine which calibration its work is judged by."""
+    from protocol.chain.settings import usual_poll_seconds
     from protocol.settings import read_toml
     from protocol.shell import runfile
     from protocol.shell.location import located
+    from protocol.shell.policy_warnings import hasty_windows
 
     path = strip_at(file)
     chain, run = _chain(path), _run(path)
@@ -433,6 +439,7 @@ def show(file: File, as_json: Json = False) -> None:
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
         "paused": chain.paused(run), "validators": validators, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
         "located": where.as_json() if where else None, "calibration": judged_by,
+        "warnings": (warnings := hasty_windows(policy, usual_poll_seconds(chain.chain_id))),
     }  # fmt: skip
 
     def text() -> None:
@@ -456,5 +463,7 @@ def show(file: File, as_json: Json = False) -> None:
         typer.echo(
             f"  seat    {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit"
         )
+        for warning in warnings:
+            typer.echo(f"  WARNING {warning}")
 
     emit(data, as_json, text)
