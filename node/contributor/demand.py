@@ -11,6 +11,7 @@ from node.contributor.commitments import RecentCommitments
 from node.contributor.mail import Mail
 from node.contributor.wanted import Commitments, prospect
 from protocol import metrics
+from protocol.chain.transport import Request
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ProtocolViolation, RpcUnavailable, Unavailable
@@ -46,6 +47,10 @@ class Demand:
     def took(self, seconds: float) -> None:
         """So long this node's last submission took, from the beginning to its commitment."""
         self._took = seconds
+
+    def requests(self) -> list[Request]:
+        """What the next `reason_to_wait` is likely to ask, beside the newest block."""
+        return self._commitments.requests()
 
     def reason_to_wait(self, head: Publication) -> str:
         """Why no submission of `head` should be begun now; empty where it should, or where there is no advice."""

@@ -117,7 +117,7 @@ class Worker:
         bench, notices = self._workbench, self._workbench.notices
         self._beacons = Beacons(connection, sender)
         self._next = NextSubmission(connection, self._say)
-        self._looks, self._demands = connection.chain.turns(), connection.chain.turns()
+        self._looks = connection.chain.turns()
         self._together = settings.commit_seconds
         self._made: list[Made] = []  # checked, and not committed yet: of one version, in order
         self._made_at = 0.0  # when the first of them was
@@ -178,7 +178,7 @@ class Worker:
 
     def _turn(self) -> None:
         """At most one submission; where there is nothing to do, a pause. What was made before is committed first, where it cannot wait."""
-        with self._looks.turn():
+        with self._looks.turn(*(self._demand.requests() if self._demand is not None else ())):
             seat, head, beacon, sequence, is_delivered = self._look()
         if (head is None or sequence is None or beacon is None) and self._made:
             self._commit(head)
@@ -196,7 +196,7 @@ class Worker:
         self._workbench.require_reference(head)
         if self._workbench.load(head):
             self._tidy(seat)
-        with self._demands.turn():
+        with self._looks.again():
             reason = "" if self._demand is None else self._demand.reason_to_wait(head)
         if reason and self._made:
             self._commit(head)

@@ -78,15 +78,24 @@ class PollRounds:
 
     def __init__(self, provider: Endpoints) -> None:
         self._provider = provider
+        self._round: PollRound | None = None
         self._last: list[Request] = []
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Within, each question about the newest block is asked once. Raises EndpointsDisagree."""
-        turn = PollRound(self._provider.order()[0], self._provider.clock)
-        with self._provider.ahead(turn, self._last):
+    def turn(self, *also: Request) -> Iterator[None]:
+        """Within, each question about the newest block is asked once; `also` is asked ahead with them. Raises EndpointsDisagree."""
+        self._round = PollRound(self._provider.order()[0], self._provider.clock)
+        with self._provider.ahead(self._round, [*self._last, *also]):
             yield
-        self._last = turn.asked
+        self._last = self._round.asked
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Within, what the last turn was answered is taken while it is fresh."""
+        assert self._round is not None
+        with self._provider.ahead(self._round, ()):
+            yield
+        self._last = self._round.asked
 
 
 def _is_of_the_newest(asked: Request) -> bool:
