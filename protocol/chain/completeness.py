@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 BATCH = 48  # blocks that settle before they are looked at
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request
 _EVENTS = 2_000  # in a page, about
+_HID_SECONDS = 600.0  # for which an endpoint that left out events is asked after the others
 
 
 class Completeness:
@@ -63,7 +64,7 @@ class Completeness:
 
     def note_late(self, blocks: Sequence[int], reader: Chain) -> bool:
         """This endpoint has events in these blocks that their first reading lacked. Returns whether that was off this endpoint."""
-        was = any(one is reader and first <= block <= last for first, last, one in self._readings for block in blocks)
+        was = reader in self._first_readers(blocks)
         self.forget_readers()
         return was
 
@@ -163,6 +164,13 @@ class Completeness:
         self._range = max(1, min(_RANGE, 2 * self._range, self._range * 2 * _EVENTS // max(1, most)))
         return last + 1
 
+    def _first_readers(self, blocks: Sequence[int]) -> list[Chain]:
+        """Those off whom these blocks were read first, as far as that is known."""
+        return [one for first, last, one in self._readings if any(first <= block <= last for block in blocks)]
+
+    def _pass_over(self, one: Chain) -> None:
+        self._witnesses.pass_over(one, "it left out events of blocks that have settled", seconds=_HID_SECONDS)
+
     def _compare(self, found: list[Log], first: int, last: int, reader: Chain, lone: Lone) -> None:
         """Puts right what two readings of the same blocks do not have in common."""
         book = self._corrections.told(first, last)
@@ -186,6 +194,9 @@ class Completeness:
             raise EndpointsDisagree(f"two answers differ in what blocks {first} to {last} hold")
         if surplus - set(false):
             log.warning("an answer for blocks %d to %d lacks events that are in these blocks", first, last)
+            self._pass_over(reader)
+        for one in self._first_readers([entry.block for entry in entering if entry[:2] not in book]):
+            self._pass_over(one)
         if entering or false:
             log.warning(
                 "blocks %d to %d: %d events had been overlooked, %d were none", first, last, len(entering), len(false)

@@ -212,12 +212,13 @@ class Endpoints:
         """Whether it rests because it did not answer. Who rests for what it said may still be asked."""
         return self._endpoints[place].url in self._backoff
 
-    def distrust(self, place: int, why: str) -> None:
-        """Lets an endpoint rest whose answer nothing can be done with, or that the others contradict."""
+    def distrust(self, place: int, why: str, *, seconds: float = 0.0) -> None:
+        """Lets an endpoint rest whose answer nothing can be done with, or that the others contradict, for `seconds` at least."""
         endpoint = self._endpoints[place]
         endpoint.last_error = why
         _ERRORS.add(endpoint=host_of(endpoint.url), reason="contradicted")
-        rest = self._doubts.failed(endpoint.url)
+        rest = max(seconds, self._doubts.failed(endpoint.url))
+        self._doubts.hold(endpoint.url, rest)
         log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
 
     def _try(self, endpoint: RpcEndpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:

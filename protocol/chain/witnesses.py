@@ -96,10 +96,10 @@ class Witnesses:
         best = self._chain.best
         return [one for one in best if not self._chain.provider.is_away(one.place)] or best
 
-    def pass_over(self, one: Chain, why: str) -> None:
-        """Another is asked first for a while, where there is one."""
+    def pass_over(self, one: Chain, why: str, *, seconds: float = 0.0) -> None:
+        """Another is asked first for a while, `seconds` at least, where there is one."""
         if self.are_several:
-            self._chain.provider.distrust(one.place, why)
+            self._chain.provider.distrust(one.place, why, seconds=seconds)
 
     def others(self, one: Chain) -> str:
         """The others' names, for people."""

@@ -23,6 +23,7 @@ from protocol.errors import RpcUnavailable, WrongChain
 from protocol.identity import Key
 from tests.chain.committed import submissions_of
 from tests.chain.test_book import committing, sequences, submitting
+from tests.clock import VirtualClock
 
 Logs = list[dict[str, Any]]
 
@@ -92,6 +93,30 @@ def test_what_one_endpoint_withholds_for_ever_another_gives(world: World, faulty
     book = book_at(world, faulty.url, world.anvil.rpc)
     book.poll()
     assert sequences(submissions_of(book, node.address, 0)) == [0, 1]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first reader", "second reader"])
+def test_an_endpoint_that_hid_a_submission_is_asked_after_the_others_for_minutes(
+    world: World, faulty: FaultyEndpoint, is_first: bool
+) -> None:
+    clock, urls = VirtualClock(), [faulty.url, world.anvil.rpc]
+    chain = Chain(urls if is_first else urls[::-1], world.chain.runs.address, timeout=5, clock=clock)
+    place = 0 if is_first else 1
+    book, node = Book(chain, world.run), committing(world)
+    book.poll()
+    submitting(world, node, 0, 1)
+    topic = topic_of(world.chain.runs, "Submitted")
+    faulty.fault = changing(world, lambda logs: [entry for entry in logs if entry["topics"][0] != topic])
+    book.poll()
+    settle_blocks(world)
+    book.poll()
+    assert sequences(submissions_of(book, node.address, 0)) == [0, 1]
+    clock.advance(590)
+    assert chain.provider.order()[-1] == place
+    assert chain.provider.rests(place)
+    assert not chain.provider.rests(1 - place)
+    clock.advance(20)
+    assert not chain.provider.rests(place)
 
 
 def without(logs: Logs, *places: int) -> Logs:
