@@ -21,7 +21,7 @@ following.py  events as they happen, without a book         standing.py      blo
 completeness.py  the second reading                         counters.py      what the contracts count against the book
 book_schema.py, book_entries.py  its tables, and what an event changes in them          corrections.py  puts it right
 Sending
-sender.py     transactions of one key, in order
+sender.py     transactions of one key, in order             writing.py  what of that is web3's
 transaction_log.py  what was sent, on disk                  command.py  ends what a killed command began
 explorer.py   sources for explorers                       finality.py   what is believed of it, at which depth
 landing.py    receipts, wherever one is known

@@ -18,7 +18,7 @@ import threading
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eth_utils import keccak
 
@@ -49,6 +49,9 @@ from protocol.errors import (
     TransactionReverted,
 )
 from protocol.identity import Key
+
+if TYPE_CHECKING:
+    from protocol.chain.writing import Writer
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +124,12 @@ class Sender:
 
     def close(self) -> None:
         self._journal.close()
+
+    @cached_property
+    def _writer(self) -> Writer:
+        from protocol.chain.writing import Writer
+
+        return Writer(self.chain.provider, self.key.address)
 
     @cached_property
     def _finality(self) -> Finality:
@@ -318,9 +327,10 @@ class Sender:
             raise RpcUnavailable(
                 f"{transaction.doing}: it ran out of gas, for others' transactions came first", hint="try again"
             )
-        again = self._fields(transaction.target, transaction.data, transaction.value)
         with self.chain.errors(transaction.doing):
-            self.chain.ethereum.call({**again, "gas": hex(transaction.gas)}, block)  # raises the reason
+            self._writer.call(
+                transaction.target, transaction.data, transaction.gas, block, transaction.value
+            )  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:

@@ -37,11 +37,13 @@ class Proposal:
 
     def send(self, call: Call) -> None:
         """Takes a call. Raises what the contract says to the first."""
+        from protocol.chain.writing import Writer
+
         if call.function.address is None:
             raise UsageError(f"{call.doing} is no call of a contract that is there")
         if not self.calls:
             with self.chain.errors(call.doing):
-                self.chain.ethereum.estimate_gas({"from": self.key.address, **call.function.transaction()})
+                Writer(self.chain.provider, self.key.address).estimate_gas(call.function)
         self.calls.append(call)
 
     def show(self, as_json: bool, clock: Clock = SYSTEM) -> None:
