@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from swarm.world import DAY
@@ -11,6 +12,7 @@ from node.contributor import case_story
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain import Sender
 from protocol.chain.calls import Call
+from protocol.chain.transport import RpcTransport
 from protocol.identity import Key
 from protocol.shell.sentences import at
 from protocol.submission import SubmissionRef
@@ -216,6 +218,32 @@ def test_what_a_case_has_cost_is_told_when_no_endpoint_has_its_events_any_more(
     log._db.execute("DELETE FROM settlements")
     log.close()
     assert "what it cost is in no event that the endpoint still has" in case.status()
+
+
+def test_the_chain_is_asked_about_many_submissions_at_once(
+    contributor: Contributor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A public endpoint counts requests."""
+    contributor.seat()
+    contributor.world.publish(0)
+    asked, post = 0, RpcTransport.post
+
+    def counting(self: RpcTransport, url: str, body: object, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return post(self, url, body, **options)
+
+    monkeypatch.setattr(RpcTransport, "post", counting)
+    counts = []
+    for command in ("submissions", "status"):
+        for sequences in ((0, 1), (2, 3, 4, 5)) if command == "submissions" else ((6, 7), (8, 9, 10)):
+            for sequence in sequences:
+                told(contributor, submitted(contributor, sequence), Outcome.SOFT)
+            asked = 0
+            assert contributor.run(command).code == 0
+            counts.append(asked)
+    assert counts[1] <= counts[0] + 1, "a batch holds ten requests"
+    assert counts[3] <= counts[2] + 1
 
 
 def test_without_a_chain_the_log_is_told(contributor: Contributor) -> None:

@@ -57,7 +57,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     operator = _operator(place, seat)
     account, gas = chain.account(operator), chain.balance(address)
     said = place.read_status()
-    running = said is not None and said.get("state") != "stopped" and _alive(said.get("pid"))
+    running = _is_running(said)
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
     spec, now = _kept_spec(place, chain, run), chain.block().time
@@ -101,9 +101,10 @@ def _begun(since: int, now: int) -> bool:
 
 def _disputed(chain: Chain, run: int, log: SubmissionLog, since: int) -> int:
     """How many of the newest submissions that a validator rejected no case has decided yet; only those made from `since` on can be."""
-    rejected = log.all(submission_log.SOFT, submission_log.HARD, most=_DISPUTED_MOST)
-    undecided = (State.SUBMITTED, State.CHALLENGED)
-    return sum(chain.state(run, one.ref) in undecided for one in rejected if one.made_at > since)
+    newest = log.all(submission_log.SOFT, submission_log.HARD, most=_DISPUTED_MOST)
+    rejected, undecided = [one.ref for one in newest if one.made_at > since], (State.SUBMITTED, State.CHALLENGED)
+    with chain.ahead(*(chain.court.functions.stateOf(run, ref.as_tuple()).request() for ref in rejected)):
+        return sum(chain.state(run, ref) in undecided for ref in rejected)
 
 
 def _kept_spec(place: Home, chain: Chain, run: int) -> RunSpec | None:
@@ -181,6 +182,7 @@ def submissions(
 ) -> None:
     """List submissions, or explain what a validator found in one."""
     from node.contributor.commands import submission_text
+    from node.contributor.submission_story import SubmissionStories
 
     place = open_home(home)
     node = settings(place).value
@@ -189,7 +191,10 @@ def submissions(
     rows = [_row(one) for one in found]
     with _chain_or_not(node) as chain:
         if chain is not None and rows:
-            _add_what_the_chain_says(place, chain, node.chain.run, log, found, rows)
+            running = _is_running(place.read_status())
+            stories = SubmissionStories.of(chain, node.chain.run, place.address("node"), log, running)
+            for row, (told, step) in zip(rows, stories.tell(found), strict=True):
+                row |= {"chain": told, "next": step}
     log.close()
     show = (
         partial(submission_text.show_one, rows[0])
@@ -221,38 +226,9 @@ def _chain_or_not(node: NodeSettings) -> Iterator[Chain | None]:
         typer.echo(f"the chain cannot be asked ({error}); what follows is this node's own log", err=True)
 
 
-def _add_what_the_chain_says(
-    place: Home, chain: Chain, run: int, log: SubmissionLog, found: list[LoggedSubmission], rows: list[dict[str, Any]]
-) -> None:
-    """State, case and pay of each, and what to do next about it. Raises RpcUnavailable."""
-    from node.contributor import case_story, next_step
-    from protocol.chain import ring
-
-    address, policy, now = place.address("node"), chain.policy(run), chain.block().time
-    seat, name = chain.seat(run, address), chain.seat_name(run, address)
-    cases = case_story.of_seat(chain, run, name, seat, log)
-    swept_at = min((chain.block(one.ends[-1].block).time for one in cases if one.ends and one.case.hard), default=None)
-    said = place.read_status()
-    running = said is not None and said.get("state") != "stopped" and _alive(said.get("pid"))
-    for one, row in zip(found, rows, strict=True):
-        on_chain, state = chain.submission(run, one.ref), chain.state(run, one.ref)
-        matures = ring.matures_at(on_chain.time or one.made_at, policy.window)
-        story = None
-        if on_chain.number:
-            known = (case for case in cases if case.number == on_chain.number)
-            story = next(known, None) or case_story.of_case(chain, run, name, on_chain.number, log)
-        deadline = story.case.deadline if story is not None and not story.case.stage.closed else None
-        fate = next_step.SubmissionFate(
-            short=row["submission"][:12], logged=one.state, on_chain=state, deadline=deadline,
-            appeal_before=deadline if story is not None and story.can_be_appealed(now) and seat.locked else None,
-            matures=matures, challenged_before=(on_chain.time or one.made_at) + policy.window,
-            is_swept=swept_at is not None and state == State.SUBMITTED and matures > swept_at, is_running=running,
-        )  # fmt: skip
-        row["chain"] = {
-            "state": "swept" if fate.is_swept else state.name.lower(), "case": story and story.table(policy, now),
-            "amount": str(one.units * policy.reward), "claimable_at": matures if on_chain.time else None,
-        }  # fmt: skip
-        row["next"] = next_step.of_submission(fate, now)
+def _is_running(said: dict[str, Any] | None) -> bool:
+    """Whether the process that wrote this status still does what it says."""
+    return said is not None and said.get("state") != "stopped" and _alive(said.get("pid"))
 
 
 def _alive(pid: object) -> bool:
