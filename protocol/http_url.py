@@ -1,13 +1,16 @@
-"""Where a role says that others reach it over HTTP: a scheme, a host and a port, written in one way only. Imports nothing heavy."""
+"""Where a role says that others reach it over HTTP: a scheme, a host and a port, written in one way only; and other URLs without the secrets in
+them. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 LENGTH_MAX: Final = 256
+_SECRET_LENGTH = 8  # characters: shorter words stand in messages for other reasons
+_SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.IGNORECASE | re.ASCII)
 
@@ -27,6 +30,43 @@ def wrong_url(url: str) -> str:
     if url != f"{parts.scheme}://{bare}" + ("" if port is None else f":{port}"):
         return "the URL holds more than a scheme, a host in small letters and a port"
     return "" if _is_host(host) else "the URL names no host"
+
+
+def host_and_port(url: str) -> str:
+    """Of any URL; empty where it has none."""
+    try:
+        parts = urlsplit(url)
+        return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+    except ValueError:
+        return ""
+
+
+def without_secrets(url: str) -> str:
+    """A URL for logs, errors and people: user name, path and query hold the customers' keys of RPC providers."""
+    scheme = url.partition("://")[0] if "://" in url else "http"
+    host = host_and_port(url)
+    hidden = url.removeprefix(f"{scheme}://").rstrip("/") != host
+    return f"{scheme}://{host}{'/…' if hidden else ''}"
+
+
+def secrets_of(url: str) -> list[str]:
+    """What of a URL may be a secret: user name, password, long parts of the path, and the query's values."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return []
+    found = [parts.username or "", parts.password or "", *parts.path.split("/")]
+    found += [value for _, value in parse_qsl(parts.query)]
+    return [form for text in found if len(text) >= _SECRET_LENGTH for form in {text, unquote(text)}]
+
+
+def shown_setting(value: Any) -> Any:
+    """A setting's value for people: URLs in it without their secrets."""
+    if isinstance(value, str):
+        return without_secrets(value) if value.startswith(_SCHEMES) else value
+    if isinstance(value, dict):
+        return {name: shown_setting(one) for name, one in value.items()}
+    return [shown_setting(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def typed_url(text: str) -> str:

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import ClassVar, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from protocol.errors import MurmurationError
+from protocol.http_url import host_and_port
 from protocol.settings import Settings
 
 SERIES_MAX = 200
@@ -211,8 +211,4 @@ counter, gauge, histogram = REGISTRY.counter, REGISTRY.gauge, REGISTRY.histogram
 
 def host_of(url: str) -> str:
     """Host and port of a URL, to label by: paths, queries and user names of RPC providers hold their customers' keys."""
-    try:
-        parts = urlsplit(url)
-        return (parts.hostname or OTHER) + (f":{parts.port}" if parts.port else "")
-    except ValueError:
-        return OTHER
+    return host_and_port(url) or OTHER

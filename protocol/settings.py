@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from protocol.complaints import complaints
 from protocol.errors import ConfigError, PreflightError, UsageError
+from protocol.http_url import shown_setting
 
 PREFIX = "MURMUR_"
 _NOT_SETTINGS = {"MURMUR_PASSWORD", "MURMUR_PYTHON"}  # read elsewhere; a password is never a setting
@@ -44,9 +45,13 @@ class Loaded(Generic[S]):
         self.value = value
         self.origins = origins
 
+    def table(self) -> dict[str, Any]:
+        """All settings as nested tables, for people: URLs without their secrets."""
+        return dict(shown_setting(self.value.model_dump(mode="json")))
+
     def lines(self) -> Iterator[tuple[str, Any, str]]:
-        """(path, value, origin) of every setting."""
-        for path, value in leaves(self.value.model_dump(mode="json")):
+        """(path, value, origin) of every setting, for people: URLs without their secrets."""
+        for path, value in leaves(self.table()):
             yield path, value, self.origins.get(path, "default")
 
 

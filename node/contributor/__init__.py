@@ -8,6 +8,8 @@ delivery.py    commitment and upload                    defence.py         appea
 verdicts.py    what validators said                     failures.py        what ends the node, what is tried again
 submission_log.py  what was submitted and what became of it
 standing.py    how the node stands in the sums over its work
+case_story.py  cases against the seat, as they are told    next_step.py       what to do next
+rule_words.py  verdicts and rules in plain words          submission_story.py  what the chain says of submissions
 alone.py       whether another copy of this node is at work
 survey.py      what `node hardware` shows               seat_class.py      of which hardware class the machine is
 demand.py      what is asked of this node, from: wanted.py, the arithmetic, and commitments.py, who made what

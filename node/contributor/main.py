@@ -1,7 +1,7 @@
 """The console script `node`, the short form of `murmur node` that contributors type.
 
-Node.js also calls itself `node`. No argument, --help or an exact command of ours is ours; everything else (a file,
---version, -e) is handed to the next `node` on PATH, so that npx and every `#!/usr/bin/env node` keep working inside the
+Node.js also calls itself `node`. No argument, --help, a command of ours or a word that can only be one mistyped is ours; everything else
+(a file, --version, -e) is handed to the next `node` on PATH, so that npx and every `#!/usr/bin/env node` keep working inside the
 virtual environment. Only the standard library is imported before that is decided.
 """
 
@@ -18,11 +18,13 @@ COMMANDS = frozenset(
     }
 )  # fmt: skip
 """Commands of node/contributor/commands; a test holds the two together."""
+_THEIRS = "inspect"  # the one word that Node.js takes for a command
+_EXTENSIONS = ("", ".js", ".json", ".node")  # with which Node.js looks for a file
 
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in COMMANDS or arguments[0] == "--help":
+    if not arguments or arguments[0] in COMMANDS or arguments[0] == "--help" or is_mistyped(arguments[0]):
         from node.contributor.commands import app
         from protocol.shell.cli import run
 
@@ -33,6 +35,12 @@ def main() -> None:
         print("  try: node --help", file=sys.stderr)
         sys.exit(2)
     os.execv(other, [other, *arguments])  # noqa: S606  the very purpose
+
+
+def is_mistyped(word: str) -> bool:
+    """Whether a word is neither an option nor a file: Node.js could only say that there is no such module."""
+    is_plain = word.isascii() and word[:1].isalpha() and word.replace("-", "").isalnum()
+    return is_plain and word != _THEIRS and not any(Path(word + extension).exists() for extension in _EXTENSIONS)
 
 
 def next_node(path: str) -> str | None:

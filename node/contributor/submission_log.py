@@ -9,11 +9,12 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from protocol import metrics
+from protocol.chain.types import Settlement, Stage
 from protocol.hub.listing import Mark
 from protocol.submission import SubmissionRef
 
@@ -27,6 +28,10 @@ CREATE TABLE IF NOT EXISTS submissions (
 );
 CREATE TABLE IF NOT EXISTS marks (listing TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS adopted (step INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (step, sequence));
+CREATE TABLE IF NOT EXISTS settlements (
+    seat TEXT NOT NULL, number INTEGER NOT NULL, place INTEGER NOT NULL, stage INTEGER NOT NULL, units INTEGER NOT NULL, slashed TEXT NOT NULL,
+    convicted INTEGER NOT NULL, tx BLOB NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (seat, number, place)
+);
 CREATE INDEX IF NOT EXISTS submissions_by_state ON submissions (state, made_at);
 CREATE INDEX IF NOT EXISTS submissions_by_time ON submissions (made_at, step, sequence);
 CREATE INDEX IF NOT EXISTS submissions_by_place ON submissions (step, sequence);
@@ -167,6 +172,35 @@ class SubmissionLog:
         with self._lock:
             self._db.execute(query, (before, MADE, COMMITTED, step, sequence, _PRUNED_MAX))
             self._db.execute("DELETE FROM adopted WHERE step < ?", (step,))
+
+    def keep_settlements(self, seat: str, number: int, found: Sequence[Settlement]) -> None:
+        """Notes what has ended the stages of a closed case, so that nobody looks for those events again."""
+        rows = [
+            (
+                seat,
+                number,
+                place,
+                int(one.stage),
+                one.units,
+                str(one.slashed),
+                one.convicted,
+                one.transaction,
+                one.block,
+            )
+            for place, one in enumerate(found)
+        ]
+        with self._lock:
+            self._db.executemany("INSERT OR REPLACE INTO settlements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def settlements(self, seat: str, number: int) -> list[Settlement] | None:
+        """What was noted of a case; None where nothing was."""
+        query = "SELECT stage, units, slashed, convicted, tx, block FROM settlements WHERE seat = ? AND number = ? ORDER BY place"
+        with self._lock:
+            rows = self._db.execute(query, (seat, number)).fetchall()
+        return [
+            Settlement(Stage(stage), units, int(slashed), bool(convicted), tx, block)
+            for stage, units, slashed, convicted, tx, block in rows
+        ] or None
 
     def mark(self, listing: str) -> Mark:
         """How far a listing of the hub was read."""

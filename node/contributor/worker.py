@@ -27,6 +27,7 @@ from node.contributor.seat_class import SeatClass
 from node.contributor.settings import SeederSettings, WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
+from node.contributor.wanted import AT_AN_END
 from node.contributor.workbench import NotRepeated, Workbench
 from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
@@ -202,7 +203,7 @@ class Worker:
             self._commit(head)
             return
         if reason:
-            self._say("waiting", reason=reason, step=head.step)
+            self._say("waiting", reason=reason, step=head.step, **({"over": True} if reason == AT_AN_END else {}))
             self._news.wait(self._stop, self._c.settings.poll_seconds)
             return
         self._submit(head, Place(self._address, head.step, sequence, beacon, seat.hardware))

@@ -9,7 +9,8 @@ endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI an
 endpoint.py   what is known of one of them                  transport.py  JSON-RPC over HTTP, bounded
 batches.py    several requests in one                       multicall.py  several calls in one
 ahead.py      what a turn will ask, asked before it
-reverts.py    contract errors → our error tree              cases.py      what is open against a seat
+reverts.py    contract errors → our error tree              cases.py      cases against a seat
+ring.py       when units can be claimed
 vouchers.py   the pay of validators                         faucet.py     development tokens
 settings.py   where it is, what a transaction may cost
 deviations.py what a policy lets each party gain and lose by not playing along

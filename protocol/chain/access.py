@@ -20,13 +20,13 @@ from eth_utils import to_checksum_address
 from protocol.chain import artifacts, reverts
 from protocol.chain.ahead import AskedAhead, PollRounds
 from protocol.chain.contract import Contract, EventType, Function, NoContract
-from protocol.chain.endpoint import shown
 from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.chain.transport import Request
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
+from protocol.http_url import without_secrets
 from protocol.signing import Domain
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Access:
         """`rpc`: one endpoint or several, the preferred one first; `timeout` in seconds bounds one request to one of them."""
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
         self.endpoints = tuple(endpoints)
-        self.rpc = ", ".join(map(shown, endpoints))
+        self.rpc = ", ".join(map(without_secrets, endpoints))
         """The endpoints as people may see them."""
         self.provider: Endpoints = Endpoints(endpoints, timeout=timeout, clock=clock)
         self._asked: Endpoints | OneEndpoint = self.provider
@@ -79,7 +79,11 @@ class Access:
 
     def _single(self, place: int) -> Self:
         one = copy(self)
-        one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
+        one.endpoints, one.rpc, one.place = (
+            self.endpoints[place : place + 1],
+            without_secrets(self.endpoints[place]),
+            place,
+        )
         one._asked = OneEndpoint(self.provider, place)
         one.ethereum = Ethereum(one._asked)
         one.singles = (one,)

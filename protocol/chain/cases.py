@@ -1,4 +1,4 @@
-"""Which cases are open against a seat, and about which submissions.
+"""Which cases are open against a seat, about which submissions, and what closed ones have cost.
 
 The contract keeps no list of a case's submissions. A submission's own `number` is no way to find them either: it names the case that last
 took its units. A second accusation moves it on while the first is still open, and an accusation after a soft verdict leaves it
@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protocol.chain.client import Chain
-from protocol.chain.events import Challenged
+from protocol.chain.events import Challenged, Settled
 from protocol.chain.log_reader import LogReader
-from protocol.chain.types import Case, Seat, Stage
+from protocol.chain.types import Case, Policy, Seat, Settlement, Stage
+from protocol.constants import NOBODY
 from protocol.errors import RpcUnavailable
 from protocol.submission import SubmissionRef
 
 _SAME_SECOND = 64  # blocks, more than any chain makes in a second
 _RANGE = 1_000  # blocks of a request
+_RANGES_MAX = 100  # in which a settlement is looked for: two days of Base
 
 
 def still_open(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[int, Case]]:
@@ -83,3 +85,31 @@ def _first_since(chain: Chain, time: int) -> int:
         else:
             since = middle
     return since
+
+
+def settlements(chain: Chain, run: int, name: str, number: int, case: Case) -> list[Settlement]:
+    """What closed a case, and what ended an undecided vote of it before; oldest first. Empty where the endpoints show no such events (any more).
+
+    Whoever settles does so soon after the case may be, so that the events are looked for from there on, and not in all of the chain.
+    """
+    policy, head, reader = chain.policy(run), chain.block_number(), LogReader(chain, run)
+    first, found = _first_since(chain, _may_be_settled_from(case, policy)), list[Settlement]()
+    for _ in range(_RANGES_MAX):
+        if first > head or (found and found[-1].stage.closed):
+            break
+        last = min(first + _RANGE - 1, head)
+        for log in reader.read(first, last, topics=("0x" + name[2:].lower().rjust(64, "0"),)):
+            if log.kind is Settled and (event := Settled(*log.values)).number == number:
+                taken = event.units, event.slashed, event.convicted
+                found.append(Settlement(Stage(event.stage), *taken, log.transaction, log.block))
+        first = last + 1
+    return found
+
+
+def _may_be_settled_from(case: Case, policy: Policy) -> int:
+    """Block time before which no stage of it can have ended."""
+    if case.again or case.stage in (Stage.UNDECIDED, Stage.RETURNED):
+        return case.earliest
+    if not policy.appeal:
+        return case.deadline
+    return case.deadline - policy.vote if case.jurors or case.keyed or case.appellant != NOBODY else case.deadline

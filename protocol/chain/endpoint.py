@@ -9,20 +9,13 @@ from typing import Any
 
 from protocol import metrics
 from protocol.clock import Clock
+from protocol.http_url import without_secrets
 from protocol.metrics import host_of
 
 log = logging.getLogger(__name__)
 
 _WARN_SECONDS = 300.0  # between warnings that a head is still too old
 _HEAD = metrics.gauge("murmur_chain_head_block", "Newest block that an endpoint has named.", "endpoint")
-
-
-def shown(url: str) -> str:
-    """An endpoint's URL for logs, errors and people: user name, path and query hold the customers' keys of RPC providers."""
-    scheme = url.partition("://")[0] if "://" in url else "http"
-    host = host_of(url)
-    hidden = url.removeprefix(f"{scheme}://").rstrip("/") != host
-    return f"{scheme}://{host}{'/…' if hidden else ''}"
 
 
 @dataclass
@@ -44,7 +37,7 @@ class RpcEndpoint:
 
     @property
     def shown(self) -> str:
-        return shown(self.url)
+        return without_secrets(self.url)
 
     def note_number(self, number: int, least: int, now: float) -> None:
         """Its newest block; below `least` it lags. `now`: monotonic seconds."""

@@ -17,6 +17,7 @@ import requests
 
 from protocol import canonical
 from protocol.errors import Malformed
+from protocol.http_url import secrets_of
 
 _HELD_SECONDS_MAX = 600.0  # whatever a Retry-After says
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
@@ -65,14 +66,15 @@ class RpcTransport:
                 if status >= 500 or status in (401, 403, 404, 429):
                     rest = rest if status in (429, 503) else 0.0
                     raise Failed(f"HTTP {status}", "busy" if status == 429 else "refused", rest=rest)
-        except requests.exceptions.Timeout as error:
-            raise Failed(f"no answer within {seconds:g} s", "timeout") from error
+        # What requests raises has the URL in it, and so would a traceback.
+        except requests.exceptions.Timeout:
+            raise Failed(f"no answer within {seconds:g} s", "timeout") from None
         except (requests.exceptions.RequestException, OSError) as error:
             from protocol.deadline import why
 
-            raise Failed(f"no answer ({why(error)})", "unreachable") from error
+            raise Failed(f"no answer ({why(error)})", "unreachable") from None
         try:
-            return canonical.parse(b"".join(parts), "the answer"), rest
+            return _hushed(canonical.parse(b"".join(parts), "the answer"), url), rest
         except Malformed as error:
             raise Failed(str(error), "malformed") from error
 
@@ -137,6 +139,22 @@ def answers_of(said: object, count: int) -> list[dict[str, Any]]:
 def _answer(said: object) -> dict[str, Any]:
     if not isinstance(said, dict) or not ({"result", "error"} & said.keys()):
         raise Failed("the answer is no JSON-RPC", "malformed")
+    return said
+
+
+def _hushed(said: Any, url: str) -> Any:
+    """An answer, or a batch of them, in whose refusals nothing of the URL's secrets is repeated: they are shown to people."""
+    for each in said if isinstance(said, list) else [said]:
+        refusal = each.get("error") if isinstance(each, dict) else None
+        if isinstance(refusal, dict):
+            each["error"] = {name: _without(secrets_of(url), text) for name, text in refusal.items()}
+    return said
+
+
+def _without(secrets: Sequence[str], said: Any) -> Any:
+    if isinstance(said, str) and not said.startswith("0x"):  # what a contract said is no words of the endpoint's
+        for secret in secrets:
+            said = said.replace(secret, "…")
     return said
 
 

@@ -271,6 +271,18 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Settlement:
+    """One end of a stage of a case, as its event has it. `units` and `slashed` in wei are what this took."""
+
+    stage: Stage
+    units: int
+    slashed: int
+    convicted: bool
+    transaction: bytes
+    block: int
+
+
+@dataclass(frozen=True)
 class Block:
     number: int
     hash: bytes

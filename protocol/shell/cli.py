@@ -78,6 +78,17 @@ class LazyGroups(TyperGroup):
         command.name = name
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(args[0], _groups())
+            if nearest:
+                error.message = f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, nearest))}?"
+            raise
+
 
 @cache
 def _groups() -> dict[str, EntryPoint]:
@@ -122,9 +133,7 @@ def run(application: typer.Typer, name: str) -> None:
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
-        message = getattr(error, "format_message", error.__str__)()
-        report(UsageError(message, hint=f"{context.command_path if context else name} --help"))
+        _report_usage(error, name)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
@@ -143,6 +152,16 @@ def run(application: typer.Typer, name: str) -> None:
     finally:
         _held.close()
     sys.exit(code)
+
+
+def _report_usage(error: typer.TyperException, name: str) -> None:
+    """What is wrong with a command line; where nothing is but that a group's command is missing, the group's help alone."""
+    context = getattr(error, "ctx", None)
+    message = getattr(error, "format_message", error.__str__)()
+    if context is not None and message == context.get_help():
+        typer.echo(message, err=True)
+    else:
+        report(UsageError(message, hint=f"{context.command_path if context else name} --help"))
 
 
 def report(error: MurmurationError) -> None:

@@ -15,10 +15,10 @@ from eth_utils import is_address, to_checksum_address
 
 from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
-from protocol.chain.endpoint import shown
 from protocol.chain.endpoints import HEAD_SECONDS, EndpointsDisagree
 from protocol.chain.networks import SETTLED_BLOCKS
 from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
+from protocol.http_url import without_secrets
 from protocol.sandbox.confinement import Kernel
 from protocol.shell.money import duration
 
@@ -69,7 +69,7 @@ def examine(subject: Subject) -> Iterator[Check]:
     alive: list[Chain] = []
     for url in subject.endpoints:
         chain = Chain(url, None, timeout=subject.timeout)
-        check = _ran(f"endpoint {shown(url)}", _endpoint, chain, subject)
+        check = _ran(f"endpoint {without_secrets(url)}", _endpoint, chain, subject)
         yield check
         if check.health != CheckOutcome.FAILED:
             alive.append(chain)

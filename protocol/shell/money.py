@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from decimal import Context, Decimal, InvalidOperation
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InsufficientFunds, UsageError
 
 if TYPE_CHECKING:
     from protocol.chain import Sender
+    from protocol.chain.types import Policy
     from protocol.shell.proposal import Proposal
 
 DECIMALS = 18
 SYMBOL = "MUR"
 _DIGITS_MAX = 78  # of 2**256 - 1
+
+
+def in_json(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A table as JSON has it: the amounts `names`, in wei, are text. Many readers, JavaScript's among them, count exactly to 2**53 only."""
+    return {name: str(value) if name in names and value is not None else value for name, value in table.items()}
+
+
+def policy_in_json(policy: Policy) -> dict[str, Any]:
+    return in_json(
+        asdict(policy), "fee", "reward", "bond", "jury_fee", "node_stake", "penalty", "validator_stake", "voucher_cap"
+    )
 
 
 def tokens(wei: int) -> str:

@@ -1,7 +1,7 @@
 """A role in the foreground: what every `… start` brings up before its service runs, in the order in which one needs the other.
 
 Settings are there already. Logging; the key; signals that end the role; the locks of home and key; metrics; chain and peers, and their gossip.
-Whatever ends it, the status says that it stopped.
+Whatever ends it, the status says that it stopped, and whether the run was over.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
             yield RunningRole(connection, ending, exporter.progress)
         finally:
             try:
-                place.write_status(state="stopped")
+                over = {"over": True} if (place.read_status() or {}).get("over") else {}
+                place.write_status(state="stopped", **over)
             except PreflightError as error:  # a full disk; why the role ended is said by another error, or by none
                 log.warning("%s", error)
     if not is_up:

@@ -13,7 +13,7 @@ from typing import Any
 from protocol.chain import events as e
 from protocol.chain.types import Role, Stage
 from protocol.shell.cli import plain
-from protocol.shell.money import tokens
+from protocol.shell.money import duration, tokens
 
 
 def sentence(data: e.Emitted) -> str:
@@ -24,6 +24,11 @@ def sentence(data: e.Emitted) -> str:
 def at(seconds: int) -> str:
     """A block time as people read it, in UTC: `2026-11-26 12:00:00`."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(seconds, _LAST)))
+
+
+def when(seconds: int, now: int) -> str:
+    """The same with how far off it is: `2026-11-26 12:00:00 UTC (in 3 h)`."""
+    return f"{at(seconds)} UTC" + (f" (in {duration(seconds - now)})" if seconds > now else "")
 
 
 _LAST = 253_402_300_799  # the end of the year 9999: contracts count further than calendars

@@ -6,7 +6,7 @@ An endpoint that is gone is said so once on stderr, and asked again at longer pa
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 import typer
@@ -18,9 +18,13 @@ from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import RpcUnavailable
 from protocol.retry import Backoff
+from protocol.shell.money import in_json, policy_in_json
 from protocol.shell.sentences import at, sentence
 
 _PAUSE_SECONDS_MAX = 60.0
+_LARGE = (
+    "amount", "slashed", "charged", "finder_share", "total", "locked", "upheld", "cleared", "found_false", "found_hard",
+)  # fmt: skip
 
 
 class Teller:
@@ -40,16 +44,18 @@ def text(news: Happened) -> str:
 
 
 def as_json(news: Happened) -> dict[str, Any]:
-    """Bytes as hex; amounts and bitmaps as JSON numbers of any length."""
+    """Bytes as hex; amounts and bitmaps as text, for they are more than JSON readers count exactly."""
     event = news.event
     values = {field.name.rstrip("_"): getattr(event.data, field.name) for field in fields(event.data)}
     if isinstance(event.data, RunCreated):
-        named = asdict(Policy(*event.data.policy))
-        values["policy"] = {name: _address(value) if isinstance(value, str) else value for name, value in named.items()}
+        named = policy_in_json(Policy(*event.data.policy))
+        values["policy"] = {
+            name: _address(value) if str(value).startswith("0x") else value for name, value in named.items()
+        }
     return {
         "event": type(event.data).__name__, "taken_back": news.taken_back, "block": event.block, "time": news.time,
         "log_index": event.log_index, "transaction": "0x" + event.transaction.hex(), "sentence": sentence(event.data),
-        "values": {name: _plain(value) for name, value in values.items()},
+        "values": in_json({name: _plain(value) for name, value in values.items()}, *_LARGE),
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ _DEMO_SECONDS_MAX = 900
 
 def run_demo(folder: Path, steps: int) -> None:
     """A whole swarm of so many steps, with its files in `folder`. Raises RuntimeError where it fails."""
-    command = [sys.executable, "-m", "swarm.demo", "--steps", str(steps), "--no-gain", "--folder", str(folder)]
+    command = [sys.executable, "-m", "swarm", "--steps", str(steps), "--no-gain", "--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_DEMO_SECONDS_MAX, check=False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from swarm import ending, hosts, postmortem, promises, summary
 from swarm.accident import Accident, RelayDeath
 from swarm.display import Display
 from swarm.hosts import SwarmHost
+from swarm.interruption import Interruption
 from swarm.memory import Watermark
 from swarm.pace import Patience
 from swarm.processes import ROOT
@@ -101,7 +101,7 @@ class Demo:
         self.seconds[name] = time.monotonic() - started
 
 
-def main() -> int:
+def main(interruption: Interruption) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/demo", description="Run the whole swarm on this machine, once, for real."
     )
@@ -133,7 +133,6 @@ def main() -> int:
         parser.error("--two-hosts and --keep: the network would be gone")
     if arguments.two_hosts and (reason := hosts.why_not()):
         parser.error(f"--two-hosts: {reason}")
-    signal.signal(signal.SIGTERM, _interrupt)
     folder = arguments.folder.absolute()
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         parser.error(f"{folder} is not empty and no swarm's: its contents would be lost")
@@ -146,41 +145,50 @@ def main() -> int:
             if arguments.stop:
                 return 0
             with hosts.network() if arguments.two_hosts else nullcontext((hosts.HERE,)) as machines:
-                return _run(arguments, folder, machines)
+                return _run(arguments, folder, machines, interruption)
     except LockHeld as error:
         _report(error, error.hint)
         return error.exit_code
 
 
-def _run(arguments: argparse.Namespace, folder: Path, machines: tuple[SwarmHost, ...]) -> int:
+def _run(
+    arguments: argparse.Namespace, folder: Path, machines: tuple[SwarmHost, ...], interruption: Interruption
+) -> int:
     display = Display("Murmuration: reinforcement learning by a swarm of machines nobody controls")
     settings = SwarmSettings(
         steps=arguments.steps, seed=arguments.seed, base=arguments.base, hosts=machines,
         vllm=_vllm() if arguments.vllm else None,
     )  # fmt: skip
     demo = Demo(settings, display, folder, keep=arguments.keep)
-    kept = False
+    try:
+        kept, code = arguments.keep, _play(demo, display, arguments, machines)
+    except KeyboardInterrupt:
+        kept, code = False, 130
+    interruption.calm(hasten=demo.swarm.kill_all)
+    display.close()
+    if code == 130:
+        print("interrupted; stopping everything (once more: at once)", file=sys.stderr)
+    if kept and code is not None:
+        print(how_to_look_around(demo.swarm, "scripts/demo --stop", _KEPT))
+    else:
+        demo.swarm.down()
+    return 1 if code is None else code
+
+
+def _play(demo: Demo, display: Display, arguments: argparse.Namespace, machines: tuple[SwarmHost, ...]) -> int | None:
+    """The exit code of a demo that came to its end; None, and told, where it did not."""
     try:
         with display:
             failures = demo.run(require_gain=not arguments.no_gain)
         demo.print_result()
         if arguments.two_hosts:
             display.print("", *map(_traffic, machines))
-        kept = arguments.keep
         return _verdict(display, failures)
     except (MurmurationError, CommandFailed) as error:
-        _report(error, getattr(error, "hint", "") or f"see the logs in {folder / 'logs'}")
+        _report(error, getattr(error, "hint", "") or f"see the logs in {demo.swarm.folder / 'logs'}")
         for line in postmortem.tell(demo.swarm):
             print(line, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; stopping everything", file=sys.stderr)
-        return 130
-    finally:
-        if kept:
-            print(how_to_look_around(demo.swarm, "scripts/demo --stop", _KEPT))
-        else:
-            demo.swarm.down()
+        return None
 
 
 def _traffic(host: SwarmHost) -> str:
@@ -202,11 +210,3 @@ def _verdict(display: Display, failures: list[str]) -> int:
         return 1
     display.print("", "[bold green]All promises kept.[/]")
     return 0
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -75,7 +75,7 @@ def pay(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick: Callable[[
             node,
             early=before["ready_units"] * reward,
             pending=before["pending_units"] * reward,
-            claimed=claim["amount"],
+            claimed=int(claim["amount"]),
             expected=earned_units(watch, node) * reward,
         )
         payouts.append(payout)

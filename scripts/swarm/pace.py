@@ -24,7 +24,9 @@ def slowness() -> float:
     """How many times as long as a free machine this one takes now for the same work; at least 1."""
     started = time.monotonic()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([sys.executable, "-I", "-S", "-c", _SUBMISSION], check=True, timeout=_SLOWEST * _FREE_SECONDS)
+        work = [sys.executable, "-I", "-S", "-c", _SUBMISSION]
+        # In a session of its own: a Ctrl-C at the terminal is not for it, and it would answer with a traceback.
+        subprocess.run(work, check=True, timeout=_SLOWEST * _FREE_SECONDS, start_new_session=True)
     return min(_SLOWEST, max(1.0, (time.monotonic() - started) / _FREE_SECONDS))
 
 

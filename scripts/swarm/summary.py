@@ -32,7 +32,7 @@ def render(swarm: Swarm, watch: Watch, payouts: list[Payout], seconds: dict[str,
 def _grid(title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
-    table.add_column()
+    table.add_column(overflow="fold")  # a transaction is shown whole
     return table
 
 

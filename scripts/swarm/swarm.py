@@ -137,6 +137,11 @@ class Swarm:
         self.processes.clear()
         (self.folder / PROCESSES).unlink(missing_ok=True)
 
+    def kill_all(self) -> None:
+        """Has `down` wait for nobody any more; may be called within a signal handler."""
+        for process in self.processes:
+            process.signal(signal.SIGKILL)
+
     def require_running(self) -> None:
         """Raises PreflightError naming the process that has ended and the end of its log."""
         for process in self.processes:

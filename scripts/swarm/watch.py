@@ -28,7 +28,7 @@ from protocol.chain.view import Submission
 from protocol.errors import MurmurationError
 from protocol.hub.client import HubClient
 from protocol.settings import read_toml
-from protocol.shell.home import read_json
+from protocol.shell.home import REPORT, read_json
 from protocol.shell.money import tokens
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
@@ -113,8 +113,21 @@ class Watch:
         """The nodes, the cheats last."""
         return sorted(self._swarm.nodes, key=lambda member: (member.is_cheat, member.name))
 
+    def validators(self) -> list[Member]:
+        return list(self._swarm.validators)
+
+    def runs(self, name: str) -> bool:
+        """Whether the process of this name was started and is not ended on purpose."""
+        return any(process.name == name for process in self._swarm.processes)
+
+    @property
+    def bootnode(self) -> str:
+        """What the bootnode says of itself."""
+        report = read_json(self._swarm.folder / "bootnode/data" / REPORT) or {}
+        return f"{report['known']} peers, {report['records']} records" if report else "starting"
+
     def doing(self, member: Member) -> str:
-        """What a node says it does."""
+        """What a node or validator says it does."""
         status = read_json(member.home / "status.json") or {}
         reason = status.get("reason")
         return str(status.get("state", "starting")) + (f": {reason}" if reason else "")
@@ -186,7 +199,7 @@ class Watch:
                 kind = "hard" if e.hard else "soft"
                 return f"{self.name(e.challenger)} challenges step {e.step}.{e.sequence} of {self.name(e.node)}: {kind}"
             case Appealed() as e:
-                return f"{self.name(e.appellant)} appeals against case {e.number}"
+                return f"{self.name(e.appellant)} appeals case {e.number} against {self.name(e.seat)}"
             case Voted() as e:
                 found = "hard" if e.found_hard else "false" if e.found_false else "good"
                 return f"{self.name(e.validator)} votes on case {e.number} against {self.name(e.seat)}: {found}"

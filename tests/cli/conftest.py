@@ -33,6 +33,12 @@ SPEC = RunSpec.model_validate(
 """A run's spec with every field at its default that has one: hardware class 0 alone may work."""
 
 
+def exact(number: str) -> int:
+    """A number that every reader of JSON reads right; amounts in wei are text."""
+    assert abs(int(number)) < 2**53, f"{number} is more than JavaScript counts exactly"
+    return int(number)
+
+
 @dataclass(frozen=True)
 class Ended:
     code: int
@@ -42,7 +48,7 @@ class Ended:
     @property
     def json(self) -> dict[str, Any]:
         assert self.out, f"nothing was printed, exit code {self.code}: {self.err}"
-        return dict(json.loads(self.out))
+        return dict(json.loads(self.out, parse_int=exact))
 
 
 class Console:

@@ -61,7 +61,7 @@ def test_a_faucet_is_deployed_filled_and_written_into_the_addresses_file(town: T
     assert (after.runs, after.block) == (before.runs, before.block)
     state = town.faucet("--json").json
     assert (state["holds"], state["amount"], state["most"], state["period"], state["given"]) == (
-        1000 * TOKEN, 50 * TOKEN, 120 * TOKEN, 6 * 3600, 0
+        str(1000 * TOKEN), str(50 * TOKEN), str(120 * TOKEN), 6 * 3600, "0"
     )  # fmt: skip
     shown = town.faucet().out
     assert "gives 50 MUR to an account, once in 6 h" in shown

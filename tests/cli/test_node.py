@@ -13,7 +13,7 @@ from swarm.world import TOKEN, World
 
 from node.contributor import submission_log as states
 from node.contributor.submission_log import SubmissionLog
-from protocol.chain.types import Role, Stage, State
+from protocol.chain.types import Stage, State
 from protocol.identity import Key
 from protocol.shell.home import write_json
 from protocol.submission import SubmissionRef
@@ -331,7 +331,7 @@ def test_status_of_a_seated_node_says_start(contributor: Contributor) -> None:
     contributor.seat()
     found = contributor.status()
     assert (found["role"], found["running"], found["next"]) == ("active", False, "node start")
-    assert (found["stake"], found["locked"]) == (100 * TOKEN, 100 * TOKEN)
+    assert (found["stake"], found["locked"]) == (str(100 * TOKEN), str(100 * TOKEN))
 
 
 def test_status_without_gas_money_says_where_to_send_some(contributor: Contributor) -> None:
@@ -372,9 +372,9 @@ def test_status_counts_work_and_rewards_and_says_claim(contributor: Contributor)
     contributor.world.anvil.advance(window + window // 5 + 1)
     assert contributor.status()["next"] == "node claim"
     done = contributor.run("claim", "--json").json
-    assert (done["units"], done["amount"], done["operator"]) == (500, 5 * TOKEN, contributor.operator)
+    assert (done["units"], done["amount"], done["operator"]) == (500, str(5 * TOKEN), contributor.operator)
     nothing = contributor.run("claim", "--json").json
-    assert (nothing["amount"], nothing["transaction"]) == (0, None)
+    assert (nothing["amount"], nothing["transaction"]) == ("0", None)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SOFT, Outcome.HARD])
@@ -383,7 +383,7 @@ def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contribut
     contributor.world.publish(0)
     submission = told(contributor, submitted(contributor), outcome)
     contributor.home.write_status(state="generating", step=0)
-    assert contributor.status()["next"] == ("node submissions" if outcome == Outcome.SOFT else "")
+    assert contributor.status()["next"] == "node submissions"
     assert "sampling: row 3, token 5: margin" in contributor.run("submissions").out
     shown = contributor.run("submissions", submission[:10]).out
     for text in (
@@ -391,7 +391,8 @@ def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contribut
         "0.31",
         "0.125",
         "row 3, token 5",
-        "8 samples",
+        "checked   8 samples",
+        "(docs/rules.md#rule-sampling)",
         f"node appeal {submission[:12]}",
     ):
         assert text in shown
@@ -412,23 +413,6 @@ def test_every_state_of_a_submission_says_what_comes_next(contributor: Contribut
     assert all(row["next"] for row in rows)
     assert contributor.run("submissions", "zz").code == 2
     assert contributor.run("submissions", "").code == 2
-
-
-def test_status_of_a_banned_node_points_to_the_verdict(contributor: Contributor) -> None:
-    world = contributor.world
-    contributor.seat()
-    world.publish(0)
-    validator = Key.generate()
-    world.seat_validator(validator)
-    ref = submitted(contributor)
-    world.accuse(validator, ref)
-    found = contributor.status()
-    assert (found["open_hard"], found["next"]) == (1, "node submissions")
-    world.anvil.advance(3600)
-    world.sender(validator).send(world.chain.settle(world.run, contributor.node, 1))
-    found = contributor.status()
-    assert (found["role"], found["next"]) == ("banned", "node submissions")
-    assert world.chain.seat(world.run, contributor.node).role == Role.BANNED
 
 
 # ---- appeal --------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import typer
 
 from node.contributor.commands import app
 from node.contributor.main import COMMANDS
+from tests.cli.conftest import Console
 
 OURS = Path(sys.executable).parent / "node"
 THEIRS = """#!/bin/sh
@@ -42,10 +43,30 @@ def node(path: str, *arguments: str, **options: object) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["-e", "1+1"], ["script.js", "start"], ["-h"], ["starts"], ["-"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["-e", "1+1"], ["script.js", "start"], ["-h"], ["./start"], ["inspect", "x"], ["-"], ["@start"]],
+)
 def test_what_is_not_ours_goes_to_the_next_node_on_the_path(path: str, arguments: list[str]) -> None:
     done = node(path, *arguments)
     assert (done.returncode, done.stdout) == (7, f"javascript: {' '.join(arguments)}\n")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("statsu", "status"), ("starts", "start"), ("wihtdraw", "withdraw")])
+def test_a_mistyped_command_is_answered_with_the_nearest(path: str, typed: str, meant: str, tmp_path: Path) -> None:
+    done = node(path, typed, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"No such command '{typed}'. Did you mean '{meant}'" in done.stderr
+    for there in (f"{typed}.js", typed):
+        (tmp_path / there).touch()
+        assert node(path, typed, cwd=tmp_path).stdout == f"javascript: {typed}\n", f"{there} is a program of theirs"
+        (tmp_path / there).unlink()
+
+
+def test_a_word_that_is_no_command_and_no_file_is_answered_by_us(path: str, tmp_path: Path) -> None:
+    done = node(path, "balance", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "node --help" in done.stderr
 
 
 def test_a_script_with_node_in_its_first_line_runs(path: str, tmp_path: Path) -> None:
@@ -64,6 +85,19 @@ def test_without_arguments_or_with_help_it_is_ours(path: str) -> None:
         assert done.returncode in (0, 2)
         assert "Stake, lend a GPU" in done.stdout + done.stderr
     assert "javascript" not in node(path, "status", "--home", "/nonexistent").stdout
+
+
+@pytest.mark.parametrize("words", [(), ("node",), ("node", "config"), ("chain",), ("trainer",)])
+def test_a_group_without_a_command_prints_its_help_and_no_error(console: Console, words: tuple[str, ...]) -> None:
+    done = console.murmur(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(" ".join(["Usage: murmur", *words]))
+    assert "error:" not in done.err
+
+
+def test_a_mistyped_group_is_answered_with_the_nearest(console: Console) -> None:
+    done = console.murmur("nod", "status")
+    assert (done.code, "No such command 'nod'. Did you mean 'node'" in done.err) == (2, True)
 
 
 def test_without_node_js_it_says_so(path: str) -> None:

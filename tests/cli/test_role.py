@@ -13,6 +13,7 @@ import pytest
 
 from protocol.identity import Key
 from protocol.shell import role as role_module
+from protocol.shell.home import Home
 
 
 @contextmanager
@@ -26,6 +27,21 @@ def interrupted_in_gossip(*_: Any, **__: Any) -> Iterator[Any]:
     yield SimpleNamespace(join_gossip=lambda: signal.raise_signal(signal.SIGTERM))
 
 
+def ready(monkeypatch: pytest.MonkeyPatch, connect: Any) -> Any:
+    """Settings of a role that comes up with this connection, in a process without chain and peers."""
+    exporter = SimpleNamespace(url=None, progress=lambda: None)
+    monkeypatch.setattr(role_module, "set_up_logging", lambda *_: None)
+    monkeypatch.setattr(role_module, "only_here", lambda *_: nullcontext())
+    monkeypatch.setattr(role_module, "Exporter", lambda *_: nullcontext(exporter))
+    monkeypatch.setattr(role_module, "connect", connect)
+    return SimpleNamespace(
+        logging=None,
+        chain=SimpleNamespace(chain_id=1),
+        metrics=SimpleNamespace(progress_seconds=1.0),
+        peers=SimpleNamespace(gossip=True),
+    )
+
+
 @pytest.mark.parametrize("connect", [interrupted, interrupted_in_gossip])
 def test_a_signal_before_a_role_is_up_ends_it_like_any_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, connect: Any
@@ -33,17 +49,20 @@ def test_a_signal_before_a_role_is_up_ends_it_like_any_other(
     place: Any = SimpleNamespace(
         role="node", path=tmp_path, data=tmp_path, lock=nullcontext, open_key=lambda *_: Key.generate()
     )
-    settings: Any = SimpleNamespace(
-        logging=None,
-        chain=SimpleNamespace(chain_id=1),
-        metrics=SimpleNamespace(progress_seconds=1.0),
-        peers=SimpleNamespace(gossip=True),
-    )
-    exporter = SimpleNamespace(url=None, progress=lambda: None)
-    monkeypatch.setattr(role_module, "set_up_logging", lambda *_: None)
-    monkeypatch.setattr(role_module, "only_here", lambda *_: nullcontext())
-    monkeypatch.setattr(role_module, "Exporter", lambda *_: nullcontext(exporter))
-    monkeypatch.setattr(role_module, "connect", connect)
+    settings = ready(monkeypatch, connect)
     with pytest.raises(SystemExit) as ended, role_module.role(place, settings, None, what="a turn"):
         raise AssertionError("it is not up")
     assert ended.value.code == 0
+
+
+def test_a_role_that_stops_leaves_word_that_the_run_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its contributor asks when the node runs no more, and the trainer neither."""
+    monkeypatch.setattr(Home, "open_key", lambda *_: Key.generate())
+    place = Home(tmp_path, "node")
+    settings = ready(monkeypatch, lambda *_, **__: nullcontext(SimpleNamespace(join_gossip=lambda: None)))
+    for over in (False, True):
+        with role_module.role(place, settings, None, what="a turn"):
+            place.write_status(state="waiting", **({"over": True} if over else {}))
+        status = place.read_status()
+        assert status is not None
+        assert (status["state"], status.get("over", False)) == ("stopped", over)

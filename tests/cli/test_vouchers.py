@@ -53,9 +53,11 @@ def test_pay_goes_from_the_owner_to_the_validator(
         file.write_text(where + f'vouchers = "{world.vouchers}"\n')
         assert console.murmur(*fund).code == 2, "without --yes and terminal"
         assert "3 MUR" in console.murmur(*fund, "--yes").out
-        assert console.murmur("run", "show", f"@{file}", "--json").json["pot"] == 3 * TOKEN
+        assert console.murmur("run", "show", f"@{file}", "--json").json["pot"] == str(3 * TOKEN)
         told = console.murmur("validator", "vouchers", *at, "--json").json
-        assert (told["promised"], told["redeemed"], told["owed"], told["pot"]) == tuple(n * TOKEN for n in (5, 0, 5, 3))
+        assert (told["promised"], told["redeemed"], told["owed"], told["pot"]) == tuple(
+            str(n * TOKEN) for n in (5, 0, 5, 3)
+        )
         assert console.murmur("validator", "redeem", *at).code == 2
         partly = console.murmur("validator", "redeem", *at, "--yes")
         assert ("redeemed 3 MUR" in partly.out, "2 MUR stay owed" in partly.err) == (True, True)

@@ -62,8 +62,8 @@ def test_balance_shows_gas_money_tokens_and_stake(wallet: Wallet) -> None:
     found = wallet.balance(address, *wallet.contract, "--json").json
     ready_at = found.pop("ready_at")
     assert found == {
-        "address": address, "chain_id": 31337, "eth": TOKEN // 2, "tokens": 70 * TOKEN, "stake": 20 * TOKEN, "locked": 0,
-        "leaving": 10 * TOKEN,
+        "address": address, "chain_id": 31337, "eth": str(TOKEN // 2), "tokens": str(70 * TOKEN), "stake": str(20 * TOKEN), "locked": "0",
+        "leaving": str(10 * TOKEN),
     }  # fmt: skip
     assert ready_at == world.chain.account(address).ready_at
     shown = wallet.balance(address, *wallet.contract).out
@@ -103,7 +103,11 @@ def test_eth_is_sent_exactly_and_the_sender_pays_the_gas(wallet: Wallet) -> None
 def test_tokens_are_sent_exactly(wallet: Wallet) -> None:
     ended = wallet.send(FRIEND, "1.5", *wallet.contract, "--yes", "--json")
     assert ended.code == 0, ended.err
-    assert (ended.json["amount"], ended.json["has"], ended.json["eth"]) == (TOKEN * 3 // 2, TOKEN * 3 // 2, False)
+    assert (ended.json["amount"], ended.json["has"], ended.json["eth"]) == (
+        str(TOKEN * 3 // 2),
+        str(TOKEN * 3 // 2),
+        False,
+    )
     assert wallet.world.chain.token_balance(FRIEND) == TOKEN * 3 // 2
     assert wallet.world.chain.balance(FRIEND) == 0
 

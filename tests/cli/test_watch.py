@@ -26,7 +26,7 @@ from protocol.errors import WrongChain
 from protocol.identity import Key
 from protocol.shell import watch
 from protocol.shell.sentences import sentence
-from tests.cli.conftest import Console
+from tests.cli.conftest import Console, exact
 from tests.clock import VirtualClock
 
 DEAD = "http://127.0.0.1:9"
@@ -101,7 +101,7 @@ def test_a_runs_story_is_told_from_its_creation_on(console: Console, world: Worl
 
 def test_json_is_one_object_a_line_with_all_that_the_event_holds(console: Console, world: World) -> None:
     world.publish(0)
-    lines = [json.loads(line) for line in watched(console, world, "--from-block", 0, "--json")]
+    lines = [json.loads(line, parse_int=exact) for line in watched(console, world, "--from-block", 0, "--json")]
     (published,) = [line for line in lines if line["event"] == "Published"]
     assert published["values"] == {"run": world.run, "step": 0, "manifest": "0a" * 32}
     assert published["taken_back"] is False
@@ -109,6 +109,7 @@ def test_json_is_one_object_a_line_with_all_that_the_event_holds(console: Consol
     receipt = world.anvil.request("eth_getTransactionReceipt", published["transaction"])
     assert int(receipt["blockNumber"], 16) == published["block"]
     assert lines[0]["values"]["policy"]["owner"] == world.owner.key.address
+    assert lines[0]["values"]["policy"]["reward"] == str(world.chain.policy(world.run).reward)
     assert lines[0]["values"]["policy"]["window"] == world.chain.policy(world.run).window
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from swarm import demo, devnet
+from swarm.interruption import Interruption
 
 ROOT = Path(__file__).resolve().parents[2]
-MAINS = {"demo": demo.main, "devnet": devnet.main}
+MAINS = {"demo": lambda: demo.main(Interruption()), "devnet": devnet.main}
 
 
 @pytest.fixture

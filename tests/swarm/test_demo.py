@@ -42,7 +42,7 @@ pytestmark = pytest.mark.swarm
 @contextmanager
 def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
-    command = [sys.executable, "-m", "swarm.demo", "--folder", str(folder), *arguments]
+    command = [sys.executable, "-m", "swarm", "--folder", str(folder), *arguments]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -61,7 +61,7 @@ def processes_of(folder: Path) -> list[str]:
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if str(folder) in line and "swarm.demo" not in line:
+        if str(folder) in line and "-m swarm " not in line:
             found.append(line)
     return found
 

@@ -48,7 +48,7 @@ def test_a_swarm_on_two_hosts_makes_ten_steps(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "swarm.demo",
+        "swarm",
         "--folder",
         str(tmp_path / "swarm"),
         "--two-hosts",

@@ -102,7 +102,7 @@ def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:
         for path, value, origin in loaded.lines():
             typer.echo(f"{path} = {json.dumps(value)}  # {origin}")
 
-    emit(loaded.value.model_dump(mode="json"), as_json, text)
+    emit(loaded.table(), as_json, text)
 
 
 def hub_start(

@@ -4,6 +4,7 @@ init.py     init, config show                             operate.py   start
 stake.py    stake, leave, unstake, rebond, withdraw, claim   inspect.py   status, submissions
 seat.py     rotate, offer, accept                         appeal.py    appeal
 hardware.py hardware                                      context.py   what they share
+status_text.py, submission_text.py   what inspect.py finds, as text
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,28 +15,20 @@ import typer
 from node.contributor import submission_log
 from node.contributor.commands.appeal import find
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
-from node.contributor.submission_log import SubmissionLog
-from protocol.chain.types import Role, Seat
-from protocol.errors import PreflightError, VersionMismatch
+from node.contributor.submission_log import LoggedSubmission, SubmissionLog
+from protocol.chain.types import Role, Seat, State
+from protocol.errors import ChainError, PreflightError, RpcUnavailable, VersionMismatch
 from protocol.shell.cli import Json, emit
 from protocol.shell.home import Home, read_json
-from protocol.shell.money import duration, tokens
 
 if TYPE_CHECKING:
+    from node.contributor.settings import NodeSettings
     from protocol.calibration_notice import CalibrationNotice
     from protocol.chain import Chain
     from protocol.chain.types import Publication
     from protocol.runspec import RunSpec
 
-_WHAT_NEXT = {
-    submission_log.MADE: "node start, if it does not run: it sends what is still to be sent",
-    submission_log.COMMITTED: "node start, if it does not run: the file has to reach the hub in time",
-    submission_log.LOST: "nothing; it never reached chain or hub in time and earns nothing",
-    submission_log.STORED: "nothing; a validator will judge it",
-    submission_log.ACCEPTED: "node claim, once the verification window has passed",
-    submission_log.SOFT: "node appeal {submission}, if the verdict is wrong; it earns nothing otherwise",
-    submission_log.HARD: "node appeal {submission}, if the verdict is wrong; the seat is slashed otherwise",
-}
+_DISPUTED_MOST = 20  # rejected submissions of which the chain is asked
 
 
 def register(app: typer.Typer) -> None:
@@ -45,38 +38,73 @@ def register(app: typer.Typer) -> None:
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show seat, stake, work and rewards, and what to do next."""
+    from node.contributor.commands import status_text
+
     place = open_home(home)
     node = settings(place).value
     data = collect(place, open_chain(node), node.chain.run)
-    emit(data, as_json, lambda: _print_status(data))
+    emit(data, as_json, lambda: status_text.show(data))
 
 
 def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
-    """Everything `status` shows. Amounts in wei, times in seconds."""
+    """Everything `status` shows. Amounts in wei, as strings; times in seconds."""
+    from node.contributor import case_story, next_step
+    from protocol.chain import ring
+
     address = place.address("node")
     seat, policy, head = chain.seat(run, address), chain.policy(run), chain.head(run)
     ready, pending = chain.claimable(run, address)
     operator = _operator(place, seat)
-    account = chain.account(operator)
-    status = place.read_status()
-    running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
+    account, gas = chain.account(operator), chain.balance(address)
+    said = place.read_status()
+    running = _is_running(said)
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
     spec, now = _kept_spec(place, chain, run), chain.block().time
     notice, read = _notice(place, head)
     sums = _sums(log, spec, notice, now)
+    cases = case_story.of_seat(chain, run, chain.seat_name(run, address), seat, log) if seat.cases else []
+    disputed = _disputed(chain, run, log, now - policy.window)
     log.close()
-    gas = chain.balance(address)
+    budget, over = chain.status(run), said is not None and bool(said.get("over"))
+    paused, emptied = _begun(budget.paused_from, now), _begun(budget.defunded_from, now)
+    maturing = ring.waiting(seat.ring, now, policy.window)
+    over = over or (paused and emptied)
+    ended = seat.role != Role.NONE and not seat.serves(now)
+    situation = next_step.Situation(
+        node=address, seat=seat, account=account, policy=policy, now=now, gas=gas, ready=ready,
+        matures=maturing[0][0] if maturing else None,
+        appeal_before=min((one.case.deadline for one in cases if one.can_be_appealed(now)), default=None),
+        owed=counts.get(submission_log.MADE, 0) + counts.get(submission_log.COMMITTED, 0), disputed=disputed,
+        is_running=running, is_over=over,
+    )  # fmt: skip
     return {
         "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
         "open_hard": seat.open_hard, "shut_until": seat.shut_until if seat.is_shut(now) else None,
-        "units_most": seat.most(policy.leverage), "penalty_left": max(0, policy.penalty - seat.spent), "stake": account.active, "locked": account.locked, "leaving": account.leaving,
-        "head": head.step if head else None, "running": running, "doing": status if running else None,
-        "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
-        "now": now, "penalty": policy.penalty, "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "sums": sums,
-        "calibration": _calibration(spec, notice, read, head),
-        "next": _next_command(address, seat, running, ready, gas, counts),
+        "suspended_until": seat.suspended_until(policy, now), "strikes": seat.strikes, "cases": [one.table(policy, now) for one in cases],
+        "units_most": seat.most(policy.leverage), "penalty_left": str(max(0, policy.penalty - seat.spent)),
+        "stake": str(account.active), "locked": str(account.locked), "seat_stake": str(seat.locked), "free": str(account.free),
+        "unlocks_at": next_step.unlocks_at(seat, policy) if ended and seat.locked else None, "open_cases": seat.open_cases,
+        "leaving": str(account.leaving), "leaving_at": account.ready_at if account.leaving else None,
+        "head": head.step if head else None, "running": running, "doing": said if running else None, "over": over,
+        "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "paid_units": seat.proven, "reward": str(policy.reward),
+        "maturing": [{"at": at, "units": units, "amount": str(units * policy.reward)} for at, units in maturing],
+        "held_units": seat.held, "now": now, "penalty": str(policy.penalty), "gas": str(gas), "paused": paused,
+        "matrix_challenges": read_json(place.challenges), "sums": sums, "calibration": _calibration(spec, notice, read, head),
+        "next": next_step.of_node(situation),
     }  # fmt: skip
+
+
+def _begun(since: int, now: int) -> bool:
+    return 0 < since <= now
+
+
+def _disputed(chain: Chain, run: int, log: SubmissionLog, since: int) -> int:
+    """How many of the newest submissions that a validator rejected no case has decided yet; only those made from `since` on can be."""
+    newest = log.all(submission_log.SOFT, submission_log.HARD, most=_DISPUTED_MOST)
+    rejected, undecided = [one.ref for one in newest if one.made_at > since], (State.SUBMITTED, State.CHALLENGED)
+    with chain.ahead(*(chain.court.functions.stateOf(run, ref.as_tuple()).request() for ref in rejected)):
+        return sum(chain.state(run, ref) in undecided for ref in rejected)
 
 
 def _kept_spec(place: Home, chain: Chain, run: int) -> RunSpec | None:
@@ -144,84 +172,6 @@ def _operator(place: Home, seat: Seat) -> str:
     return seat.operator
 
 
-def _next_command(address: str, seat: Seat, running: bool, ready: int, gas: int, counts: Mapping[str, int]) -> str:
-    if seat.role == Role.BANNED or seat.open_hard:
-        return "node submissions"
-    if seat.role != Role.ACTIVE:
-        return "node stake"
-    if not gas:
-        return f"send some ETH to {address}; it pays for every submission"
-    if not running:
-        return "node start"
-    if ready:
-        return "node claim"
-    return "node submissions" if counts.get(submission_log.SOFT) else ""
-
-
-def _print_status(d: dict[str, Any]) -> None:
-    head = "no weights published yet" if d["head"] is None else f"weights at step {d['head']}"
-    typer.echo(f"Run {d['run']}: {head}" + (" (paused by its owner)" if d["paused"] else ""))
-    typer.echo(f"  seat       {d['role']}, node {d['node']}, hardware class {d['hardware']}")
-    if d["open_hard"]:
-        shut = f"no new work is taken for {duration(d['shut_until'] - d['now'])}" if d["shut_until"] else "work goes on"
-        typer.echo(
-            f"             {d['open_hard']} hard case open: nothing that matures is paid until it is settled; {shut}"
-        )
-    typer.echo("\nStake")
-    typer.echo(f"  operator   {d['operator']}")
-    typer.echo(f"  staked     {tokens(d['stake'])}, {tokens(d['locked'])} of it backs seats")
-    if d["leaving"]:
-        typer.echo(f"  leaving    {tokens(d['leaving'])}")
-    typer.echo("\nWork")
-    doing = d["doing"] or {}
-    state = doing.get("state", "not running")
-    more = [f"{k} {v}" for k, v in doing.items() if k in ("step", "sequence", "reason")]
-    typer.echo(f"  now        {state}" + (f" ({', '.join(more)})" if more else ""))
-    shown = ", ".join(f"{count} {state}" for state, count in sorted(d["submissions"].items())) or "none"
-    typer.echo(f"  submitted  {shown}")
-    if d["matrix_challenges"]:
-        last, ago = (
-            d["matrix_challenges"],
-            duration(int(datetime.now(UTC).timestamp()) - d["matrix_challenges"]["time"]),
-        )
-        rate = last["operations_per_second"] / 1e12
-        typer.echo(f"  challenged {last['answered']} answered, the last {ago} ago: {rate:.3g} int8 TOPS by itself")
-    if d["calibration"]:
-        of = d["calibration"]
-        since = f"since version {of['since']}, notice {of['notice']}" if of["notice"] else "the run spec's"
-        far = f"; as far as version {of['as_of_version']}, the newest read here" if "as_of_version" in of else ""
-        typer.echo(f"  judged by  calibration {of['digest'][:12]}, {since}{far}")
-    else:
-        typer.echo("  judged by  a calibration that is not known here before the newest version is read")
-    if d["sums"]:
-        _print_sums(d["sums"])
-    typer.echo("\nRewards")
-    typer.echo(f"  ready      {tokens(d['ready_units'] * d['reward'])} ({d['ready_units']} units)")
-    typer.echo(f"  pending    {tokens(d['pending_units'] * d['reward'])} until the verification window has passed")
-    typer.echo(
-        f"  at most    {tokens(d['units_most'] * d['reward'])} may be pending; each unit that is paid lets the seat have one more"
-    )
-    if d["penalty_left"] < d["penalty"]:
-        typer.echo(
-            f"  appeals    the key may lose {tokens(d['penalty_left'])} more; after that only the operator can appeal"
-        )
-    typer.echo(f"  gas money  {d['gas'] / 1e18:.6f} ETH on the node key")
-    if d["next"]:
-        typer.echo(f"\nnext: {d['next']}")
-
-
-def _print_sums(s: dict[str, Any]) -> None:
-    shares = f"{s['soft_share']:.0%} of what costs pay, {s['hard_share']:.0%} of what costs stake"
-    typer.echo(f"  noise      {shares} ({s['tokens']} tokens of {s['submissions']} submissions were checked)")
-    telling = {name: share for name, share in s["soft_share_by_statistic"].items() if share >= 0.01}
-    if telling:
-        typer.echo("             by " + ", ".join(f"{name} {share:.0%}" for name, share in telling.items()))
-    if s["causes"]:
-        typer.echo(f"             WARNING: noisier than the run's calibration. Possible causes: {s['causes']}.")
-        anew = datetime.fromtimestamp(s["begin_anew"], UTC)
-        typer.echo(f"             The sums begin anew on {anew:%Y-%m-%d %H:%M} UTC.")
-
-
 def submissions(
     submission: Annotated[
         str | None, typer.Argument(help="A submission id (or its beginning): show its verdict in full.")
@@ -231,71 +181,54 @@ def submissions(
     as_json: Json = False,
 ) -> None:
     """List submissions, or explain what a validator found in one."""
+    from node.contributor.commands import submission_text
+    from node.contributor.submission_story import SubmissionStories
+
     place = open_home(home)
-    place.require_config()
-    if submission is not None:
-        found = [find(place, submission)]
-    else:
-        log = SubmissionLog(place.data / submission_log.FILE)
-        found = log.all(most=most)
-        log.close()
-    rows = [
-        {
-            "submission": s.id.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state,
-            "made_at": s.made_at, "receipt": json.loads(s.receipt) if s.receipt else None,
-            "storage": json.loads(s.storage) if s.storage else None, "next": _WHAT_NEXT[s.state].format(submission=s.id.hex()[:12]),
-        }
-        for s in found
-    ]  # fmt: skip
-    emit({"submissions": rows}, as_json, lambda: _print_one(rows[0]) if submission else _print_many(rows))
-
-
-def _print_many(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        typer.echo("nothing submitted yet")
-    for row in rows:
-        details = (row["receipt"] or {}).get("details", {})
-        why = f"{details['rule']}: {details['detail']}" if details.get("rule") else ""
-        age = duration(int(datetime.now(UTC).timestamp()) - row["made_at"])
-        typer.echo(
-            f"{row['submission'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['units']:>8} units  {row['state']:<9} {age:>10} ago  {why}"
-        )
-
-
-def _print_one(row: dict[str, Any]) -> None:
-    from protocol.verdict import Outcome
-
-    typer.echo(
-        f"id        {row['submission']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
+    node = settings(place).value
+    log = SubmissionLog(place.data / submission_log.FILE)
+    found = [find(place, submission)] if submission is not None else log.all(most=most)
+    rows = [_row(one) for one in found]
+    with _chain_or_not(node) as chain:
+        if chain is not None and rows:
+            running = _is_running(place.read_status())
+            stories = SubmissionStories.of(chain, node.chain.run, place.address("node"), log, running)
+            for row, (told, step) in zip(rows, stories.tell(found), strict=True):
+                row |= {"chain": told, "next": step}
+    log.close()
+    show = (
+        partial(submission_text.show_one, rows[0])
+        if submission is not None
+        else partial(submission_text.show_many, rows)
     )
-    if row["receipt"] is None:
-        typer.echo("verdict   none yet")
-    else:
-        d = row["receipt"]["details"]
-        judged = datetime.fromtimestamp(d["time"], UTC)
-        outcome = Outcome(d["outcome"]).name.lower()
-        typer.echo(f"verdict   {outcome}, {judged:%Y-%m-%d %H:%M} UTC\nvalidator {row['receipt']['validator']}")
-        typer.echo(
-            f"checked   {d['sequences_checked']} samples by prefill, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
-        )
-        if d["rule"]:
-            typer.echo(
-                f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
-            )
-            if d["rule"] == "history":
-                typer.echo("samples   none by itself: the seat's work up to this submission, taken together")
-            else:
-                typer.echo(f"samples   {_samples(int(d['samples'], 16))} of the file, counted from 0")
-    typer.echo(f"\nnext: {row['next']}")
+    emit({"submissions": rows}, as_json, show)
 
 
-def _samples(mask: int) -> str:
-    """The samples a verdict is about, in words."""
-    from protocol.verdict import ALL_SAMPLES
+def _row(s: LoggedSubmission) -> dict[str, Any]:
+    return {
+        "submission": s.id.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state, "made_at": s.made_at,
+        "receipt": json.loads(s.receipt) if s.receipt else None, "storage": json.loads(s.storage) if s.storage else None,
+        "chain": None, "next": "node start, once the chain can be asked",
+    }  # fmt: skip
 
-    return (
-        "all" if mask == ALL_SAMPLES else ", ".join(str(i) for i in range(mask.bit_length()) if mask >> i & 1) or "none"
-    )
+
+@contextmanager
+def _chain_or_not(node: NodeSettings) -> Iterator[Chain | None]:
+    """None where no endpoint answers, and from within the block once none does any more: the log is worth telling without the chain."""
+    try:
+        chain = open_chain(node)
+    except ChainError as error:
+        typer.echo(f"the chain cannot be asked ({error}); what follows is this node's own log", err=True)
+        chain = None
+    try:
+        yield chain
+    except RpcUnavailable as error:
+        typer.echo(f"the chain cannot be asked ({error}); what follows is this node's own log", err=True)
+
+
+def _is_running(said: dict[str, Any] | None) -> bool:
+    """Whether the process that wrote this status still does what it says."""
+    return said is not None and said.get("state") != "stopped" and _alive(said.get("pid"))
 
 
 def _alive(pid: object) -> bool:

@@ -312,7 +312,7 @@ def claim(
         claimed = sent.event(Claimed)
     data = {
         "units": claimed.units if claimed else 0,
-        "amount": claimed.amount if claimed else 0,
+        "amount": str(claimed.amount if claimed else 0),
         "operator": claimed.operator if claimed else chain.seat(run, address).operator,
         "pending_units": pending,
         "transaction": "0x" + sent.hash.hex() if claimed else None,

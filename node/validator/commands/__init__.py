@@ -15,7 +15,7 @@ from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
 from protocol.shell.home import Home, read_json
-from protocol.shell.money import deposit, duration, parse_tokens, tokens
+from protocol.shell.money import deposit, duration, in_json, parse_tokens, tokens
 
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
@@ -274,7 +274,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             ago = duration(int(time.time()) - last["time"])
             typer.echo(f"  {node}  {last['outcome']} {ago} ago{rate}; in all {tried}")
 
-    emit(data, as_json, text)
+    emit(in_json(data, "at_risk", "backing", "stake", "locked"), as_json, text)
 
 
 def _role(seat: Validator, now: int) -> str:

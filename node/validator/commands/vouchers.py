@@ -18,7 +18,7 @@ from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home,
 from protocol.errors import InsufficientFunds
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.shell.home import Home
-from protocol.shell.money import tokens
+from protocol.shell.money import in_json, tokens
 
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
@@ -105,7 +105,7 @@ def show(
         if found.payable:
             typer.echo("next: murmur validator redeem", err=True)
 
-    emit(data, as_json, text)
+    emit(in_json(data, "promised", "redeemed", "owed", "pot"), as_json, text)
 
 
 def redeem(

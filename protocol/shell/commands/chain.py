@@ -13,7 +13,7 @@ from protocol.chain import networks
 from protocol.errors import ConfigError, InsufficientFunds, UsageError, WrongChain
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, until_end
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import duration, parse_tokens, tokens
+from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
@@ -117,7 +117,7 @@ def info(
         for r in runs:
             head = "nothing published" if r["head"] is None else f"head step {r['head']}"
             typer.echo(
-                f"run {r['run']}: {head}, budget {tokens(r['free'])} free and {tokens(r['reserved'])} owed, owner {r['owner']}"
+                f"run {r['run']}: {head}, budget {tokens(int(r['free']))} free and {tokens(int(r['reserved']))} owed, owner {r['owner']}"
             )
 
     emit(data, as_json, text)
@@ -159,7 +159,7 @@ def _runs(chain: Chain) -> list[dict[str, Any]]:
         runs.append(
             {
                 "run": run, "owner": policy.owner, "trainer": chain.trainer(run), "head": head.step if head else None,
-                "free": funds.free, "reserved": funds.reserved, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+                "free": str(funds.free), "reserved": str(funds.reserved), "spec": chain.spec_digest(run).hex(), "policy": policy_in_json(policy),
             }
         )  # fmt: skip
     return runs
@@ -309,7 +309,8 @@ def faucet(
             f"  gives {tokens(state.amount)} to an account, once in {duration(state.period)}",
             f"  gave {tokens(state.given)} of {tokens(state.most)} in this period; the next begins in {duration(state.renewed - state.now)}",
         ]
-        emit({"faucet": found.address, **asdict(state)}, as_json, lambda: typer.echo("\n".join(lines)))
+        told = in_json({"faucet": found.address, **asdict(state)}, "holds", "amount", "most", "given")
+        emit(told, as_json, lambda: typer.echo("\n".join(lines)))
         return
     sender = _sender(chain, keystore, password_file)
     who = parse_address(account) if account else sender.key.address
@@ -320,7 +321,7 @@ def faucet(
     confirm("Ask the faucet?", [f"{tokens(given)} for {who}; {sender.key.address} pays the gas"], yes)
     sent = sender.send(call)
     emit(
-        {"account": who, "amount": given, "transaction": "0x" + sent.hash.hex()},
+        {"account": who, "amount": str(given), "transaction": "0x" + sent.hash.hex()},
         as_json,
         lambda: typer.echo(f"{who} got {tokens(given)}"),
     )

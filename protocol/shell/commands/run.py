@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,7 @@ from protocol.shell.cli import (
     until_end,
 )
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import duration, parse_tokens, tokens
+from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
 from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
@@ -437,7 +436,7 @@ def show(file: File, as_json: Json = False) -> None:
         "trainer": chain.trainer(run), "next_trainer": follows and follows[0],
         "next_trainer_from": follows and follows[1], "liars_borne": policy.liars_borne(validators),
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
-        "paused": chain.paused(run), "validators": validators, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+        "paused": chain.paused(run), "validators": validators, "spec": chain.spec_digest(run).hex(), "policy": policy_in_json(policy),
         "located": where.as_json() if where else None, "calibration": judged_by,
         "warnings": (warnings := hasty_windows(policy, usual_poll_seconds(chain.chain_id))),
     }  # fmt: skip
@@ -466,4 +465,4 @@ def show(file: File, as_json: Json = False) -> None:
         for warning in warnings:
             typer.echo(f"  WARNING {warning}")
 
-    emit(data, as_json, text)
+    emit(in_json(data, "free", "reserved", "pot"), as_json, text)

@@ -11,7 +11,7 @@ from protocol.chain import networks
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, until_end
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import duration, ether, parse_tokens, tokens
+from protocol.shell.money import duration, ether, in_json, parse_tokens, tokens
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
@@ -73,7 +73,8 @@ def balance(
         if stake.leaving:
             left = max(0, stake.ready_at - now)
             lines.append(f"  leaving    {tokens(stake.leaving)}, " + (f"in {duration(left)}" if left else "ready now"))
-    emit(data, as_json, lambda: typer.echo("\n".join(lines)))
+    amounts = "eth", "tokens", "stake", "locked", "leaving"
+    emit(in_json(data, *amounts), as_json, lambda: typer.echo("\n".join(lines)))
 
 
 @app.command()
@@ -111,7 +112,9 @@ def send(
     sent = sender.send(call)
     has = chain.balance(to) if is_eth else chain.token_balance(to)
     data = {"transaction": "0x" + sent.hash.hex(), "to": to, "amount": wei, "has": has, "eth": is_eth}
-    emit(data, as_json, lambda: typer.echo(f"{to} has {ether(has) if is_eth else tokens(has)}"))
+    emit(
+        in_json(data, "amount", "has"), as_json, lambda: typer.echo(f"{to} has {ether(has) if is_eth else tokens(has)}")
+    )
 
 
 def _cost(sender: CommandSender, call: Call, wei: int, is_eth: bool) -> str:
