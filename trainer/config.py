@@ -18,6 +18,7 @@ from protocol.errors import ConfigError, UsageError
 from protocol.http_url import typed_host
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
+from protocol.page.settings import PageFor
 from protocol.settings import Loaded, Settings, load, read_toml
 from protocol.shell.money import parse_tokens
 from protocol.shell.peers import PeerSettings
@@ -226,9 +227,6 @@ class TrainSettings(Settings):
         """Groups that a step is taken with when no more come."""
         asked = self.groups_least or (self.groups_per_step + 1) // 2
         return min(self.groups_per_step, max(asked, self.optimizer_steps))
-
-
-PageFor = Literal["local", "public", "off"]
 
 
 class HubSettings(Settings):

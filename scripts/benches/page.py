@@ -22,10 +22,10 @@ from swarm.processes import wait_until
 from benches import Bench, Cost
 from benches.chromium import Chromium, program
 from benches.page_run import RUN, MadeRun
+from protocol.page.assets import read_assets
 from trainer.config import HubSettings
 from trainer.hub.server import HubServer
-from trainer.page.app import PARTS, beside
-from trainer.page.assets import read_assets
+from trainer.page.app import FOLDER, PARTS, beside
 from trainer.page.keeper import PageKeeper
 
 NODES, SUBMISSIONS = 1_000, 100_000
@@ -73,7 +73,7 @@ def _measure(bench: Bench, made: MadeRun, keeper: PageKeeper, url: str) -> None:
         took.append(1000 * (time.monotonic() - began))
     bench.rows.append(Cost("an answer, median", "ms", statistics.median(took), None, None, None))
     bench.rows.append(Cost("an answer, 95th percentile", "ms", statistics.quantiles(took, n=20)[-1], None, None, 200))
-    files = [name for name in read_assets("") if not name.endswith((".html", ".LICENSE"))]
+    files = [name for name in read_assets(FOLDER, "") if not name.endswith((".html", ".LICENSE"))]
     loaded = [url, *(f"{url}static/{name}" for name in files), *(f"{url}api/v1/{part}" for part in (*PARTS, "nodes"))]
     size = sum(len(api.get(path).content) for path in loaded)
     bench.rows.append(Cost("a page with all its parts", "kB", size / 1000, None, None, 300 * 1.024))

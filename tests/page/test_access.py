@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Message, Scope
 
+from protocol.page.access import PageAccess
 from tests.page.shown import Shown
 from trainer.hub.load import REFUSED_FROM, RequestKind, kind_of
-from trainer.page.access import PageAccess
 
 
 def status_of(shown_to: Any, host: str, client: str = "127.0.0.1", method: str = "GET", **fields: str) -> int:
@@ -31,7 +31,7 @@ def status_of(shown_to: Any, host: str, client: str = "127.0.0.1", method: str =
         *((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()),
     ]
     scope = {"type": "http", "method": method, "path": "/run/1/", "headers": headers, "client": (client, 1234)}
-    asyncio.run(PageAccess(inner, shown_to, ("Hub.example", "[2001:db8::1]"))(scope, receive, send))
+    asyncio.run(PageAccess(inner, shown_to, ("Hub.example", "[2001:db8::1]"), refusal="not here")(scope, receive, send))
     return answered[0]
 
 

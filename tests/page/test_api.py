@@ -12,12 +12,12 @@ import httpx
 import pytest
 from benches.page_run import RUN, MadeRun
 
+from protocol.page import assets
 from protocol.verdict import Outcome
 from tests.page.conftest import STRANGE
 from tests.page.shown import Shown, shown
 from trainer.config import HubSettings
-from trainer.page import assets
-from trainer.page.app import PARTS
+from trainer.page.app import FOLDER, PARTS
 from trainer.page.keeper import PageKeeper
 from trainer.page.tallies import RunTallies
 
@@ -270,7 +270,7 @@ def test_a_page_with_all_its_parts_is_small(tmp_path: Path) -> None:
         page.ready()
         loaded = [
             "",
-            *(f"static/{name}" for name in assets.read_assets("") if not name.endswith((".html", ".LICENSE"))),
+            *(f"static/{name}" for name in assets.read_assets(FOLDER, "") if not name.endswith((".html", ".LICENSE"))),
         ]
         sizes = {
             path: len(page.get(path).content)
@@ -284,14 +284,14 @@ def test_the_vendored_files_are_those_of_the_version_that_is_named() -> None:
     import hashlib
 
     for name, digest in assets.VENDORED.items():
-        assert hashlib.sha256((assets.FOLDER / name).read_bytes()).hexdigest() == digest, name
-    assert "MIT License" in (assets.FOLDER / "uPlot.LICENSE").read_text()
-    assert "v1.6.32" in (assets.FOLDER / "uPlot.iife.min.js").read_text()[:200]
+        assert hashlib.sha256((assets.SHARED / name).read_bytes()).hexdigest() == digest, name
+    assert "MIT License" in (assets.SHARED / "uPlot.LICENSE").read_text()
+    assert "v1.6.32" in (assets.SHARED / "uPlot.iife.min.js").read_text()[:200]
     assert "1.6.32" in (assets.__doc__ or "")
 
 
 def test_the_pages_own_files_name_nothing_outside() -> None:
-    for path in assets.FOLDER.iterdir():
+    for path in (*assets.SHARED.iterdir(), *FOLDER.iterdir()):
         if path.name not in assets.VENDORED:
             text = path.read_text()
             assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text, path.name
@@ -299,7 +299,7 @@ def test_the_pages_own_files_name_nothing_outside() -> None:
 
 
 def test_more_questions_than_two_threads_get_to_are_refused(own_run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.page import inquiries
+    from protocol.page import inquiries
 
     monkeypatch.setattr(inquiries, "WAITING_MAX", 0)
     with shown(own_run) as page:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from benches.page_run import RUN
 
+from protocol.page.document import PageDocument
 from trainer.config import Layout, RunSettings
-from trainer.page.documents import PageDocument
 from trainer.page.training import POINTS, TrainingFiles
 
 

@@ -1,43 +1,39 @@
 """The page's routes, beside the hub's own under another prefix: parse, read what the keeper has, answer.
 
     GET /run/N/                            the page; so are node/ADDRESS, submission/ID, case/SEAT/NUMBER, version/STEP under it
-    GET /run/N/static/NAME                 what it is made of
-    GET /run/N/api/v1/parts                what names each part as it is now
     GET /run/N/api/v1/PART                 run, charts, validators, relays, verdicts, cases, money, samples
     GET /run/N/api/v1/nodes                sort, order, find, offset, limit
     GET /run/N/api/v1/nodes/ADDRESS        … submissions/ID, cases/SEAT/NUMBER, versions/STEP
-    GET /run/N/api/v1/events?wait=S        server-sent events: `news` with the parts, once they are others than Last-Event-ID names
 
-An event ends its answer, and the browser asks again: for the hub a reader of the page is a poll like others, with the same deadlines and
-places, but the first to be refused. Nothing here writes.
+The others, which every page has, are in protocol/page/routes.py. For the hub a reader of the page is a poll like others, but the first to be refused.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from eth_utils import is_address, to_checksum_address
 from fastapi import FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from protocol.errors import MurmurationError, Unavailable
-from trainer.config import HubSettings, PageFor
-from trainer.page.access import PageAccess
-from trainer.page.assets import Asset, read_assets
-from trainer.page.documents import PageDocument
-from trainer.page.inquiries import PageInquiries
+from protocol.page import routes
+from protocol.page.access import PageAccess
+from protocol.page.assets import read_assets
+from protocol.page.document import PageDocument
+from protocol.page.inquiries import PageInquiries
+from protocol.page.routes import tagged
+from protocol.page.settings import PageFor
+from trainer.config import HubSettings
 from trainer.page.keeper import PageKeeper
 from trainer.page.table import COLUMNS, PAGE_MAX, page_of
 
+FOLDER = Path(__file__).parent / "static"
 PARTS = ("run", "charts", "validators", "relays", "verdicts", "cases", "money", "samples")
-WAIT_MAX = 25
-"""Seconds for which an event is waited for."""
-_AGAIN_MS = 1500  # before a browser asks for the next event
-Part = Literal["run", "charts", "validators", "relays", "verdicts", "cases", "money", "samples"]
+_PATHS = ("/", "/node/{a}", "/submission/{a}", "/case/{a}/{b}", "/version/{a}")
+_REFUSAL = "this page is not shown here: see hub.page and hub.public_host in the settings of the run"
 
 
 def beside(hub: ASGIApp, keeper: PageKeeper, run: int, settings: HubSettings) -> ASGIApp:
@@ -55,65 +51,24 @@ def beside(hub: ASGIApp, keeper: PageKeeper, run: int, settings: HubSettings) ->
 
 def create_page(keeper: PageKeeper, run: int, shown_to: PageFor, names: tuple[str, ...] = ()) -> ASGIApp:
     """`names`: hosts under which others may ask for it, where it is shown to them."""
-    app = FastAPI(title="Murmuration", docs_url=None, redoc_url=None, openapi_url=None)
-    base = f"/run/{run}"
-    assets = read_assets(base)
-    _add_errors(app)
-    _add_page(app, base, assets)
-    _add_parts(app, f"{base}/api/v1", keeper)
-    _add_details(app, f"{base}/api/v1", keeper, PageInquiries())
-    return PageAccess(app, shown_to, names)
+    app = routes.create_app()
+    base, api = f"/run/{run}", f"/run/{run}/api/v1"
+    routes.add_files(app, base, read_assets(FOLDER, base), _PATHS)
+    routes.add_news(app, api, keeper)
+    _add_root(app, base)
+    _add_nodes(app, api, keeper)
+    _add_details(app, api, keeper, PageInquiries())
+    routes.add_parts(app, api, keeper, PARTS)
+    return PageAccess(app, shown_to, names, refusal=_REFUSAL)
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(MurmurationError)
-    async def refuse(_: Request, error: MurmurationError) -> Response:
-        return JSONResponse({"error": str(error)}, 503 if isinstance(error, Unavailable) else 500)
-
-    @app.exception_handler(RequestValidationError)
-    async def refuse_query(_: Request, error: RequestValidationError) -> Response:
-        return JSONResponse({"error": "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())}, 422)
-
-
-def _add_page(app: FastAPI, base: str, assets: Mapping[str, Asset]) -> None:
-    async def page(request: Request) -> Response:
-        return _tagged(request, assets["index.html"].body, assets["index.html"].tag, "text/html; charset=utf-8")
-
-    for path in ("/", "/node/{a}", "/submission/{a}", "/case/{a}/{b}", "/version/{a}"):
-        app.add_api_route(base + path, page, methods=["GET", "HEAD"])
-
+def _add_root(app: FastAPI, base: str) -> None:
     @app.get("/")
     async def root() -> Response:
         return RedirectResponse(f"{base}/", 307)
 
-    @app.get(f"{base}/static/{{name}}")
-    async def static(request: Request, name: str) -> Response:
-        asset = assets.get(name)
-        if asset is None:
-            return _absent("file")
-        return _tagged(request, asset.body, asset.tag, asset.media_type)
 
-
-def _add_parts(app: FastAPI, base: str, keeper: PageKeeper) -> None:
-    @app.get(f"{base}/parts")
-    async def parts() -> Response:
-        keeper.want()
-        return JSONResponse(_news(keeper), headers={"cache-control": "no-store"})
-
-    @app.get(f"{base}/events")
-    async def events(
-        request: Request, wait: Annotated[int, Query(ge=0, le=WAIT_MAX)] = 0,
-        have: Annotated[str, Query(max_length=40)] = "",
-    ) -> Response:  # fmt: skip
-        known = request.headers.get("last-event-id", have)
-        keeper.want()
-        await keeper.news.wait(lambda: keeper.content.mark != known, wait)
-        keeper.want()
-        mark = keeper.content.mark
-        told = "" if mark == known else f"event: news\nid: {mark}\ndata: {json.dumps(_news(keeper))}\n\n"
-        headers = {"cache-control": "no-store"}
-        return Response(f"retry: {_AGAIN_MS}\n\n{told}", media_type="text/event-stream", headers=headers)
-
+def _add_nodes(app: FastAPI, base: str, keeper: PageKeeper) -> None:
     @app.get(f"{base}/nodes")
     async def nodes(
         request: Request,
@@ -126,24 +81,16 @@ def _add_parts(app: FastAPI, base: str, keeper: PageKeeper) -> None:
         keeper.want()
         rows = list(keeper.content.nodes.values())
         found = PageDocument.of(page_of(rows, sort, order == "down", find, offset, limit))
-        return _tagged(request, found.body, found.tag)
-
-    @app.get(f"{base}/{{part}}")
-    async def part(request: Request, part: Part) -> Response:
-        keeper.want()
-        found = keeper.content.parts.get(part)
-        if found is None:
-            return JSONResponse({"error": keeper.content.trouble or "nothing has been read yet"}, 503)
-        return _tagged(request, found.body, found.tag)
+        return tagged(request, found.body, found.tag)
 
 
 def _add_details(app: FastAPI, base: str, keeper: PageKeeper, inquiries: PageInquiries) -> None:
     async def answer(request: Request, what: str, question: tuple[Any, ...], read: Callable[[], Any]) -> Response:
         keeper.want()
         if keeper.details is None:
-            return JSONResponse({"error": keeper.content.trouble or "nothing has been read yet"}, 503)
+            return routes.not_read_yet(keeper.content)
         found = await inquiries.ask((what, *question), keeper.content.mark, read)
-        return _absent(what) if found is None else _tagged(request, found.body, found.tag)
+        return _absent(what) if found is None else tagged(request, found.body, found.tag)
 
     @app.get(f"{base}/nodes/{{address}}")
     async def node(request: Request, address: str) -> Response:
@@ -177,21 +124,8 @@ def _add_details(app: FastAPI, base: str, keeper: PageKeeper, inquiries: PageInq
         )
 
 
-def _news(keeper: PageKeeper) -> dict[str, Any]:
-    content = keeper.content
-    return {"mark": content.mark, "parts": content.tags, "trouble": content.trouble}
-
-
-def _tagged(request: Request, body: bytes, tag: str, media_type: str = "application/json") -> Response:
-    """Asked for again each time, and sent again only where it is another."""
-    headers = {"etag": tag, "cache-control": "no-cache"}
-    if tag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media_type, headers=headers)
-
-
 def _absent(what: str) -> Response:
-    return JSONResponse({"error": f"there is no such {what} in this run"}, 404)
+    return routes.absent(what, "in this run")
 
 
 def _address(text: str) -> str | None:

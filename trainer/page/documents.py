@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from protocol.chain.events import Abstained, CoSigned, Voted
@@ -25,19 +23,6 @@ PACE_MINUTES = 10
 QUIET_SECONDS = 3600
 """A seat that has submitted nothing for so long, in block time, counts as quiet."""
 _RELAYS = 100
-
-
-@dataclass(frozen=True)
-class PageDocument:
-    """JSON, and what names this very text."""
-
-    body: bytes
-    tag: str
-
-    @classmethod
-    def of(cls, value: Any) -> PageDocument:
-        body = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
-        return cls(body, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
 
 
 class RunDocuments:

@@ -1,6 +1,6 @@
 // What somebody wants to know first: how far, how good, how fast, and what it waits for.
 
-import { el, empty, put, tag, version, when } from "./dom.js";
+import { el, empty, put, tag, tile, version, when } from "./dom.js";
 import { count, decimal, percent, seconds, short } from "./text.js";
 
 export function summary() {
@@ -16,12 +16,6 @@ export function summary() {
       put(waiting, ...trainerOf(run));
     },
   };
-}
-
-function tile(name, value, ...under) {
-  const [text, unit] = Array.isArray(value) ? value : [value, null];
-  const shown = el("div", { class: "value" }, text, unit ? el("small", {}, ` ${unit}`) : null);
-  return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, shown, el("div", { class: "under" }, ...under)));
 }
 
 function tilesOf(run) {

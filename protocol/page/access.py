@@ -1,4 +1,4 @@
-"""Who may see a page, and what a browser may do with it. The hub's own routes are not asked about here.
+"""Who may see a page, and what a browser may do with it.
 
 The Host header is looked at because a name that a stranger's web page chose may lead a browser to this machine (DNS rebinding): such a
 request names the stranger's host. An address in place of a name was chosen by whoever typed it.
@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.deadline import plain_address
-from trainer.config import PageFor
+from protocol.page.settings import PageFor
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
@@ -28,10 +28,12 @@ _FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")  # what co
 class PageAccess:
     """Answers 403 for whom the settings do not let in, 405 for anything but reading."""
 
-    def __init__(self, app: ASGIApp, shown_to: PageFor, names: tuple[str, ...]) -> None:
-        """`names`: hosts other than this machine's own under which the page may be asked for, where it is public."""
+    def __init__(self, app: ASGIApp, shown_to: PageFor, names: tuple[str, ...] = (), *, refusal: str) -> None:
+        """`names`: hosts other than this machine's own under which the page may be asked for, where it is public; `refusal`: what
+        they are told whom it is not shown to."""
         self._app = app
         self._shown_to = shown_to
+        self._told = refusal
         self._names = frozenset(name.lower().removeprefix("[").removesuffix("]") for name in names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +61,7 @@ class PageAccess:
             is_local = bool(scope["client"]) and _is_loopback(scope["client"][0])
             is_allowed = is_local and _is_loopback(host) and not any(name in fields for name in _FORWARDED)
         if not is_allowed:
-            return 403, "this page is not shown here: see hub.page and hub.public_host in the settings of the run"
+            return 403, self._told
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "this page is for reading"
         return None

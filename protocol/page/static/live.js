@@ -1,13 +1,13 @@
-// Follows the hub: one stream of server-sent events, each of which names what is new; only that is fetched.
+// Follows the server: one stream of server-sent events, each of which names what is new; only that is fetched.
 
-import { base } from "./dom.js";
+import { base, server } from "./dom.js";
 
 const AGAIN_MS = 5000;
 
 export async function get(path) {
   const answer = await fetch(`${base}api/v1/${path}`, { cache: "no-cache", credentials: "omit" });
-  const value = await answer.json().catch(() => ({ error: `the hub answered ${answer.status}` }));
-  if (!answer.ok) throw Object.assign(new Error(value.error ?? `the hub answered ${answer.status}`), { status: answer.status });
+  const value = await answer.json().catch(() => ({ error: `${server} answered ${answer.status}` }));
+  if (!answer.ok) throw Object.assign(new Error(value.error ?? `${server} answered ${answer.status}`), { status: answer.status });
   return value;
 }
 

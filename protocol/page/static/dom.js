@@ -3,6 +3,7 @@
 import { absolute, ago, exact, harmless, shortened, tokens } from "./text.js";
 
 export const base = document.documentElement.dataset.base;
+export const server = document.documentElement.dataset.server; // who serves the page, in words
 
 export function el(tag, properties, ...children) {
   const made = document.createElement(tag);
@@ -80,6 +81,12 @@ export const empty = (text) => el("p", { class: "empty" }, text);
 export function facts(pairs, kind = "") {
   const rows = pairs.filter((pair) => pair).map(([name, ...value]) => [el("dt", {}, name), el("dd", {}, ...value)]);
   return el("dl", { class: `facts ${kind}`.trim() }, ...rows);
+}
+
+export function tile(name, value, ...under) {
+  const [text, unit] = Array.isArray(value) ? value : [value, null];
+  const shown = el("div", { class: "value" }, text, unit ? el("small", {}, ` ${unit}`) : null);
+  return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, shown, el("div", { class: "under" }, ...under)));
 }
 
 export function section(id, title, ...controls) {

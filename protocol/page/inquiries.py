@@ -1,4 +1,4 @@
-"""Questions about one node, submission, case or version: read when they are asked, by two threads, and kept until something new is shown."""
+"""Questions about one thing of many: read when they are asked, by two threads, and kept until something new is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from protocol.errors import Unavailable
-from trainer.page.documents import PageDocument
+from protocol.page.document import PageDocument
 
 WAITING_MAX = 32
 """Questions at once; more are refused."""

@@ -1,4 +1,4 @@
-"""The page's own files: written by hand but for uPlot, read once, and served as they are. Nothing is fetched from elsewhere.
+"""The files of pages: written by hand but for uPlot, read once, and served as they are. Nothing is fetched from elsewhere.
 
 uPlot 1.6.32 (MIT, https://github.com/leeoniya/uPlot), from its npm package: uPlot.iife.min.js, uPlot.min.css, and its licence as
 uPlot.LICENSE. `VENDORED` has their SHA-256; a test compares.
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "static"
+SHARED = Path(__file__).parent / "static"
+"""What every page has."""
 VENDORED = {
     "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
     "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
@@ -31,10 +32,10 @@ class Asset:
     media_type: str
 
 
-def read_assets(base: str) -> Mapping[str, Asset]:
-    """By name. The page's own HTML learns under which path it is served."""
+def read_assets(own: Path, base: str) -> Mapping[str, Asset]:
+    """By name: those of every page and those of the folder `own`. A page's HTML learns under which path it is served."""
     found = {}
-    for path in sorted(FOLDER.iterdir()):
+    for path in (*sorted(SHARED.iterdir()), *sorted(own.iterdir())):
         body = path.read_bytes()
         if path.suffix == ".html":
             body = body.replace(_BASE, base.encode())
