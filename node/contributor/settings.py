@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from node.engine.settings import EngineSettings
@@ -40,6 +42,14 @@ class SeederSettings(ServingSettings):
         return self
 
 
+class PageSettings(Settings):
+    show: Literal["local", "off"] = "local"
+    """Whether a running node serves its page to browsers on this machine. It costs nothing while nobody looks."""
+    port: int = Field(default=8480, ge=0, le=65535)
+    """Port of the page on 127.0.0.1; where another program has it, one of the next sixteen, and 0 takes any that is free. `node status` names
+    the address."""
+
+
 class NodeSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
@@ -48,3 +58,4 @@ class NodeSettings(Settings):
     serve: SeederSettings = SeederSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
+    page: PageSettings = PageSettings()

@@ -139,6 +139,37 @@ class SubmissionLog:
         where = f"WHERE state IN ({_marks(states)})" if states else ""
         return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
 
+    def slice(self, states: Sequence[str], offset: int, most: int) -> list[LoggedSubmission]:
+        """Part of `all`, for those who turn pages."""
+        where = f"WHERE state IN ({_marks(tuple(states))})" if states else ""
+        order = "ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ? OFFSET ?"
+        return list(self._select(f"{where} {order}", (*states, most, offset)))
+
+    def version(self) -> int:
+        """Another number once another connection has written."""
+        with self._lock:
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def kept(self, states: Sequence[str] = ()) -> int:
+        """How many in the given states are not forgotten."""
+        where = f"WHERE state IN ({_marks(tuple(states))})" if states else ""
+        with self._lock:
+            (found,) = self._db.execute(f"SELECT count(*) FROM submissions {where}", tuple(states)).fetchone()  # noqa: S608
+        return int(found)
+
+    def recent(self, most: int) -> Counter[str]:
+        """The newest judged submissions, by state."""
+        judged = (ACCEPTED, SOFT, HARD)
+        query = f"SELECT state FROM submissions WHERE state IN ({_marks(judged)}) ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?"  # noqa: S608
+        with self._lock:
+            return Counter(state for (state,) in self._db.execute(query, (*judged, most)).fetchall())
+
+    def by_day(self, day: int) -> list[tuple[int, str, int, int, int]]:
+        """(number of the day, state, submissions, units, newest `made_at`) of all that is not forgotten; `day` in seconds."""
+        query = "SELECT made_at / ?, state, count(*), sum(units), max(made_at) FROM submissions GROUP BY 1, 2"
+        with self._lock:
+            return self._db.execute(query, (day,)).fetchall()
+
     def judged_since(self, time: int) -> list[LoggedSubmission]:
         """Those made from that block time on of which there is a verdict, oldest first."""
         return list(

@@ -123,6 +123,7 @@ class Worker:
         self._made: list[Made] = []  # checked, and not committed yet: of one version, in order
         self._made_at = 0.0  # when the first of them was
         self._took = 0.0  # seconds for the last one
+        self._pace: dict[str, float] = {}  # part of every status, once something was made
         self._defence = Defence(connection, self.submissions, sender, bench.judge_again, retry, clock, notices=notices)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock, notices=notices)
         answers = settings.answer_matrix_challenges
@@ -241,6 +242,7 @@ class Worker:
         self._say("generating", **at)
         with _GENERATION.time():
             made = self._workbench.make(place)
+        self._pace = {"tokens_per_second": round(made.units / max(self._clock.monotonic() - began, 1e-3), 1)}
         _TOKENS.add(made.units)
         self._say("checking", **at)
         self._check(made)
@@ -296,4 +298,4 @@ class Worker:
         now = self._clock.monotonic()
         _SECONDS.add(now - self._since, phase=self._phase)
         self._phase, self._since = state, now
-        self._home.write_status(state=state, **more)
+        self._home.write_status(state=state, **self._pace, **more)

@@ -66,6 +66,7 @@ class Keeper(ABC, Generic[C]):
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._wanted.set()
+        self.news.close()
         self._thread.join(10)
 
     def want(self) -> None:

@@ -14,6 +14,7 @@ class PageNews:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
+        self._is_over = False
 
     def __len__(self) -> int:
         """How many wait."""
@@ -23,12 +24,12 @@ class PageNews:
         """Returns once `is_news` holds, which is asked again at every `ring`, or after so long."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while not is_news() and (left := until - loop.time()) > 0:
+        while not self._is_over and not is_news() and (left := until - loop.time()) > 0:
             waiter = loop, loop.create_future()
             with self._mutex:
                 self._waiting.add(waiter)
             try:
-                if not is_news():  # it may have come since it was asked
+                if not (self._is_over or is_news()):  # it may have come since it was asked
                     async with asyncio.timeout(left):
                         await waiter[1]
             except TimeoutError:
@@ -36,6 +37,11 @@ class PageNews:
             finally:
                 with self._mutex:
                     self._waiting.discard(waiter)
+
+    def close(self) -> None:
+        """Nobody waits any more, from now on."""
+        self._is_over = True
+        self.ring()
 
     def ring(self) -> None:
         """There may be news."""

@@ -43,6 +43,8 @@ class Home:
         self.role = role
         self.metrics_url: str | None = None
         """Where this process serves its metrics; part of every status."""
+        self.page_url: str | None = None
+        """Likewise its page."""
 
     @property
     def config(self) -> Path:
@@ -135,7 +137,8 @@ class Home:
 
     def write_status(self, **values: Any) -> None:
         """Says what the role does; readers see the old or the new status, never half of one."""
-        fixed = {} if self.metrics_url is None else {"metrics_url": self.metrics_url}
+        served = {"metrics_url": self.metrics_url, "page_url": self.page_url}
+        fixed = {name: url for name, url in served.items() if url is not None}
         write_json(self.path / "status.json", {"pid": os.getpid(), "at": time.time(), **fixed, **values})
 
     def read_status(self) -> dict[str, Any] | None:

@@ -127,6 +127,7 @@ def test_node_validator_and_relay_find_each_other_work_and_stop_promptly(live: L
     processes = {role: live.start(role, "start", "--home", home.path) for role, home in homes.items()}
     eventually(lambda: in_state(homes["node"], states.ACCEPTED) >= 3, within=90, what="three submissions are accepted")
     assert (homes["relay"].read_status() or {}).get("versions") == [0]
+    _require_page(homes["node"])
     for role, home in homes.items():
         _require_metrics(role, home)
         _require_seen(role, home, processes[role])
@@ -157,6 +158,18 @@ def _require_metrics(role: str, home: Home) -> None:
     assert PASSWORD not in text
     health = httpx.get(f"{url}/healthz", timeout=10)
     assert (health.status_code, health.json()["healthy"]) == (200, True)
+
+
+def _require_page(home: Home) -> None:
+    """A running node shows that it earns, by the same counts as its log, and no secret."""
+    url = (home.read_status() or {})["page_url"]
+    eventually(lambda: httpx.get(f"{url}api/v1/log", timeout=10).status_code == 200, what="the page is made")
+    found = {part: httpx.get(f"{url}api/v1/{part}", timeout=10) for part in ("node", "machine", "log", "earnings")}
+    told = found["node"].json()["told"]
+    assert told["earning"]["state"] == "earning" and told["submissions"]["accepted"] >= 3
+    assert found["machine"].json()["tokens"] > 0 and found["machine"].json()["weights"]["loaded"] == 0
+    assert any("found at" in line for line in found["log"].json()["lines"])
+    assert not [name for name, answer in found.items() if PASSWORD in answer.text]
 
 
 def _require_seen(role: str, home: Home, process: Process) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +49,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 
 def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     """Everything `status` shows. Amounts in wei, as strings; times in seconds."""
-    from node.contributor import case_story, next_step
+    from node.contributor import case_story, earning, next_step
     from protocol.chain import ring
 
     address = place.address("node")
@@ -57,7 +58,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     operator = _operator(place, seat)
     account, gas = chain.account(operator), chain.balance(address)
     said = place.read_status()
-    running = _is_running(said)
+    running = is_running(said)
     log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
     spec, now = _kept_spec(place, chain, run), chain.block().time
@@ -65,6 +66,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     sums = _sums(log, spec, notice, now)
     cases = case_story.of_seat(chain, run, chain.seat_name(run, address), seat, log) if seat.cases else []
     disputed = _disputed(chain, run, log, now - policy.window)
+    recent = log.recent(earning.RECENT)
     log.close()
     budget, over = chain.status(run), said is not None and bool(said.get("over"))
     paused, emptied = _begun(budget.paused_from, now), _begun(budget.defunded_from, now)
@@ -78,7 +80,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
         owed=counts.get(submission_log.MADE, 0) + counts.get(submission_log.COMMITTED, 0), disputed=disputed,
         is_running=running, is_over=over,
     )  # fmt: skip
-    return {
+    told = {
         "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
         "open_hard": seat.open_hard, "shut_until": seat.shut_until if seat.is_shut(now) else None,
         "suspended_until": seat.suspended_until(policy, now), "strikes": seat.strikes, "cases": [one.table(policy, now) for one in cases],
@@ -91,8 +93,9 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
         "maturing": [{"at": at, "units": units, "amount": str(units * policy.reward)} for at, units in maturing],
         "held_units": seat.held, "now": now, "penalty": str(policy.penalty), "gas": str(gas), "paused": paused,
         "matrix_challenges": read_json(place.challenges), "sums": sums, "calibration": _calibration(spec, notice, read, head),
-        "next": next_step.of_node(situation),
+        "recent": dict(recent), "next": next_step.of_node(situation),
     }  # fmt: skip
+    return told | {"earning": asdict(earning.earning(told))}
 
 
 def _begun(since: int, now: int) -> bool:
@@ -182,19 +185,15 @@ def submissions(
 ) -> None:
     """List submissions, or explain what a validator found in one."""
     from node.contributor.commands import submission_text
-    from node.contributor.submission_story import SubmissionStories
 
     place = open_home(home)
     node = settings(place).value
     log = SubmissionLog(place.data / submission_log.FILE)
     found = [find(place, submission)] if submission is not None else log.all(most=most)
-    rows = [_row(one) for one in found]
+    rows = [row_of(one) for one in found]
     with _chain_or_not(node) as chain:
         if chain is not None and rows:
-            running = _is_running(place.read_status())
-            stories = SubmissionStories.of(chain, node.chain.run, place.address("node"), log, running)
-            for row, (told, step) in zip(rows, stories.tell(found), strict=True):
-                row |= {"chain": told, "next": step}
+            add_chain_story(place, chain, node.chain.run, log, found, rows)
     log.close()
     show = (
         partial(submission_text.show_one, rows[0])
@@ -204,7 +203,7 @@ def submissions(
     emit({"submissions": rows}, as_json, show)
 
 
-def _row(s: LoggedSubmission) -> dict[str, Any]:
+def row_of(s: LoggedSubmission) -> dict[str, Any]:
     return {
         "submission": s.id.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state, "made_at": s.made_at,
         "receipt": json.loads(s.receipt) if s.receipt else None, "storage": json.loads(s.storage) if s.storage else None,
@@ -226,8 +225,19 @@ def _chain_or_not(node: NodeSettings) -> Iterator[Chain | None]:
         typer.echo(f"the chain cannot be asked ({error}); what follows is this node's own log", err=True)
 
 
-def _is_running(said: dict[str, Any] | None) -> bool:
-    """Whether the process that wrote this status still does what it says."""
+def add_chain_story(
+    place: Home, chain: Chain, run: int, log: SubmissionLog, found: list[LoggedSubmission], rows: list[dict[str, Any]]
+) -> None:
+    """State, case and pay of each, and what to do next about it. Raises RpcUnavailable."""
+    from node.contributor.submission_story import SubmissionStories
+
+    stories = SubmissionStories.of(chain, run, place.address("node"), log, is_running(place.read_status()))
+    for row, (told, step) in zip(rows, stories.tell(found), strict=True):
+        row |= {"chain": told, "next": step}
+
+
+def is_running(said: dict[str, Any] | None) -> bool:
+    """Whether the process is alive that wrote this status."""
     return said is not None and said.get("state") != "stopped" and _alive(said.get("pid"))
 
 

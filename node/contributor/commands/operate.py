@@ -1,4 +1,4 @@
-"""`node start`: the worker in the foreground, until it is stopped or cannot go on."""
+"""`node start`: the worker in the foreground, until it is stopped or cannot go on. `node page`: its page, while it does not run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
+from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from protocol.shell.cli import PasswordFile
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command()(start)
+    app.command()(page)
 
 
 def start(
@@ -36,10 +37,38 @@ def start(
     run_worker(home, password_file, adopt=adopt)
 
 
+def page(home: HomeOption = DEFAULT_HOME) -> None:
+    """Serve this node's page until stopped (Ctrl-C), for when the node does not run; a running node serves its own.
+
+    Only browsers on this machine see it. It needs no password and changes nothing.
+    """
+    from node.contributor.commands.inspect import is_running
+    from node.contributor.page.service import served
+    from protocol.errors import PreflightError
+    from protocol.logs import only_warnings
+    from protocol.shell.signals import until_signalled
+
+    only_warnings()
+    place = open_home(home)
+    node = settings(place).value
+    said = place.read_status() or {}
+    if is_running(said) and said.get("page_url"):
+        typer.echo(said["page_url"])
+        typer.echo("the running node serves it", err=True)
+        return
+    with until_signalled() as ending, served(place, node, lambda: open_chain(node)) as url:
+        if url is None:
+            raise PreflightError(f"no port from {node.page.port} on is free", hint="set page.port to 0: that takes any")
+        typer.echo(url)
+        typer.echo("Ctrl-C ends it", err=True)
+        ending.wait()
+
+
 def run_worker(
     home: Path, password_file: Path | None, engine: Callable[[str], Engine] | None = None, *, adopt: bool = False
 ) -> None:
     """Runs a worker with the engine of its settings or another one."""
+    from node.contributor.page.service import page_of_running_node
     from node.contributor.worker import Worker
     from node.engine import int8
     from node.engine.hardware import measure_of
@@ -49,7 +78,10 @@ def run_worker(
     node = settings(place).value
     if node.serve.enabled:
         node.serve.require_ready()
-    with role(place, node, password_file, what="a turn of the node") as up:
+    with (
+        role(place, node, password_file, what="a turn of the node") as up,
+        page_of_running_node(place, node, up.connection.chain),
+    ):
         measure = partial(measure_of, node.engine)
         worker = Worker(
             up.connection,

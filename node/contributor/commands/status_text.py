@@ -7,14 +7,18 @@ from typing import Any
 
 import typer
 
+from node.contributor import earning
 from protocol.shell.money import duration, tokens
 from protocol.shell.sentences import when
+
+_EARNING = {earning.EARNING: "yes", earning.WAITING: "waiting", earning.NOT_EARNING: "no"}
 
 
 def show(d: dict[str, Any]) -> None:
     now = d["now"]
     head = "no weights published yet" if d["head"] is None else f"weights at step {d['head']}"
     typer.echo(f"Run {d['run']}: {head}{_run_words(d)}")
+    typer.echo(f"  earning    {_EARNING[d['earning']['state']]}: {d['earning']['why']}")
     typer.echo(f"  seat       {_seat_words(d)}, node {d['node']}, hardware class {d['hardware']}")
     if d["open_hard"]:
         shut = f"no new work is taken until {when(d['shut_until'], now)}" if d["shut_until"] else "work goes on"
@@ -79,6 +83,10 @@ def _print_work(d: dict[str, Any]) -> None:
     state = doing.get("state", "not running")
     more = [f"{k} {v}" for k, v in doing.items() if k in ("step", "sequence", "reason")]
     typer.echo(f"  now        {state}" + (f" ({', '.join(more)})" if more else ""))
+    if "tokens_per_second" in doing:
+        typer.echo(f"  speed      {doing['tokens_per_second']} tokens a second in the last submission")
+    if "page_url" in doing:
+        typer.echo(f"  page       {doing['page_url']}")
     shown = ", ".join(f"{count} {state}" for state, count in sorted(d["submissions"].items())) or "none"
     typer.echo(f"  submitted  {shown}")
     if d["matrix_challenges"]:

@@ -7,9 +7,11 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const PALETTE = 6;
 const WHOLE = [1, 2, 5].flatMap((n) => [n, 10 * n, 100 * n, 1000 * n, 1e4 * n]).sort((a, b) => a - b);
 const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120].map((n) => 60 * n);
+const DAYS = [1, 2, 3, 5, 7, 14, 30, 90].map((n) => 86400 * n);
+const day = (time) => new Date(time * 1000).toISOString().slice(5, 10);
 const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 
-export function chart(title, unit, { show = String, time = false, zero = false, optional = false } = {}) {
+export function chart(title, unit, { show = String, time = false, days = false, zero = false, optional = false } = {}) {
   const legend = el("ul", { class: "legend" });
   const plot = el("div", { class: "plot", "aria-hidden": "true" });
   const spoken = el("p", { class: "hidden" });
@@ -18,6 +20,7 @@ export function chart(title, unit, { show = String, time = false, zero = false, 
   const state = { data: null, names: [], drawn: null, key: "" };
 
   const colourOf = (i) => colour(`--s${i % PALETTE}`);
+  const named = days ? day : clock;
   const strokes = (i) => (i >= PALETTE ? [4, 3] : undefined);
 
   function options(width) {
@@ -25,10 +28,11 @@ export function chart(title, unit, { show = String, time = false, zero = false, 
     return {
       width, height: 170, legend: { show: false }, padding: [8, 16, 0, 0],
       cursor: { y: false, points: { size: 5 }, drag: { x: true, y: false } },
-      scales: { x: { time }, y: { range: (_, low, high) => range(low, high, zero) } },
-      axes: [{ ...axis, size: 26, space: 60, incrs: time ? MINUTES : WHOLE, ...(time ? { values: (_, ticks) => ticks.map(clock) } : {}) }, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
+      scales: { x: { time, ...(days ? { range: (_, low, high) => [low - 43200, high + 43200] } : {}) }, y: { range: (_, low, high) => range(low, high, zero) } },
+      axes: [{ ...axis, size: 26, space: 60, incrs: days ? DAYS : time ? MINUTES : WHOLE, ...(days || time ? { values: (_, ticks) => ticks.map(named) } : {}) }, { ...axis, size: 46, values: (_, ticks) => ticks.map((tick) => show(tick)) }],
       series: [{}, ...state.names.map((name, i) => ({
-        label: name, stroke: colourOf(i), width: 1.5, dash: strokes(i), spanGaps: true, points: { show: state.data[0].length < 3, size: 5 },
+        label: name, stroke: colourOf(i), width: 1.5, dash: strokes(i), spanGaps: true, points: { show: !days && state.data[0].length < 3, size: 5 },
+        ...(days ? { paths: window.uPlot.paths.bars({ size: [0.7, 48] }), fill: colourOf(i) } : {}),
       }))],
       hooks: { setCursor: [(made) => tell(made.cursor.idx)] },
     };
@@ -45,7 +49,7 @@ export function chart(title, unit, { show = String, time = false, zero = false, 
       return el("li", {}, mark, el("span", {}, name), el("b", {}, value === null || value === undefined ? "–" : show(value)));
     });
     const x = state.data[0][at ?? last];
-    const where = time ? clock(x) : `step ${x}`;
+    const where = days || time ? named(x) : `step ${x}`;
     put(legend, ...items, at === null ? null : el("li", {}, where));
   }
 

@@ -26,10 +26,10 @@ export const words = (text) =>
 const LAST = 253402300800; // the end of the year 9999
 const clock = { now: null, at: 0 };
 
-export function setChainTime(now) {
+export function setChainTime(now, at = Date.now() / 1000) {
   // Block time is the protocol's clock; a development chain's may be days ahead of this machine's.
   clock.now = now;
-  clock.at = Date.now() / 1000;
+  clock.at = at; // when it was that time there, by this machine
 }
 
 const nowOf = (kind) => (kind === "chain" && clock.now !== null ? clock.now + Date.now() / 1000 - clock.at : Date.now() / 1000);
@@ -74,7 +74,7 @@ export const version = (step) => (step === null || step === undefined ? "–" : 
 export const caseOf = (each) => el("a", { href: `${base}case/${each.seat}/${each.number}`, title: `case ${each.number} against ${each.seat}` }, `${shortened(each.seat)} #${each.number}`);
 export const amount = (wei) => (wei === null || wei === undefined ? el("span", { class: "soft" }, "–") : el("span", { title: exact(wei) }, tokens(wei)));
 
-const KINDS = { accept: "good", working: "good", soft: "warn", hard: "bad", convicted: "bad", banned: "bad", open: "warn", voting: "warn", upheld: "bad", cleared: "good" };
+const KINDS = { accept: "good", accepted: "good", active: "good", joined: "good", connected: "good", loaded: "good", working: "good", "not joined": "warn", "not connected": "warn", lost: "warn", revoked: "bad", swept: "bad", soft: "warn", hard: "bad", convicted: "bad", banned: "bad", open: "warn", voting: "warn", upheld: "bad", cleared: "good" };
 export const tag = (text) => el("span", { class: `tag ${KINDS[text] ?? ""}` }, text);
 export const empty = (text) => el("p", { class: "empty" }, text);
 

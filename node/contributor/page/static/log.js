@@ -1,0 +1,28 @@
+// The last lines of the node's log. What strangers wrote into it does nothing here.
+
+import { el, empty, put, section, words } from "./dom.js";
+
+const NOWHERE = {
+  "this process": "Nothing was logged yet.",
+  "a file": "The log file is empty, or cannot be read.",
+  nowhere: "The node does not run in this process, and its settings name no log file: its log is where it was started.",
+};
+
+export function logOf() {
+  const made = section("log", "Log");
+  return {
+    names: ["log"],
+    outer: made.outer,
+    show(_, said) {
+      if (!said.lines.length) {
+        put(made.body, empty(NOWHERE[said.from]));
+        return;
+      }
+      const before = made.body.querySelector(".log");
+      const isAtEnd = !before || before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
+      const shown = el("div", { class: "log", tabindex: 0, role: "log", "aria-label": "The last lines of the log" }, ...said.lines.map((line) => el("div", {}, ...words(line))));
+      put(made.body, shown);
+      shown.scrollTop = isAtEnd ? shown.scrollHeight : before.scrollTop;
+    },
+  };
+}
