@@ -303,7 +303,7 @@ class Swarm:
             self.settings, self._environments, rpc=self.anvil.rpc, contract=contract, chain_id=self._network.network.chain_id,
             run=self.run or None, trainer=trainer, bootnode=bootnode, first_block=self.deployment.block if self.deployment else 0,
         )  # fmt: skip
-        write_toml(self.run_toml, tables, "A swarm's run. See docs/running.md for what each table means.")
+        write_toml(self.run_toml, tables, "A swarm's run. See docs/train-a-run.md for what each table means.")
 
     def _join_options(self, home: Path) -> list[str | Path]:
         return [
