@@ -10,7 +10,7 @@ def weights() -> str:
         302,
         "The way of a version",
         "The trainer writes a version and puts its hash on chain. The origin serves chunks to relays first, each relay other ones. Relays exchange "
-        "what the other lacks, and serve nodes and validators. Whoever fetches checks every chunk against the hash on chain.",
+        "what the other lacks, and serve nodes and validators. All of them check every chunk against the hash on chain.",
     )
     to.box(
         (20, 98), (196, 106), "trainer", "Version", ("written, hashed, signed;", "its origin serves relays", "first")
