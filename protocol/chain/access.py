@@ -92,7 +92,16 @@ class Access:
     @property
     def best(self) -> list[Self]:
         """`singles`, those first that are awake and in step."""
-        return [self.singles[place] for place in self.provider.order()] if len(self.singles) > 1 else [self]
+        return self._in_order(of_logs=False)
+
+    @property
+    def best_for_logs(self) -> list[Self]:
+        """As `best`, those last that left out events."""
+        return self._in_order(of_logs=True)
+
+    def _in_order(self, *, of_logs: bool) -> list[Self]:
+        several = len(self.singles) > 1
+        return [self.singles[place] for place in self.provider.order(of_logs=of_logs)] if several else [self]
 
     def expect_blocks(self, seconds: float) -> None:
         """Takes an endpoint for lagging while its newest block is older than this; 0: never. Not for development chains.

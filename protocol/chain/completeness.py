@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 BATCH = 48  # blocks that settle before they are looked at
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request
 _EVENTS = 2_000  # in a page, about
-_HID_SECONDS = 600.0  # for which an endpoint that left out events is asked after the others
+_HID_SECONDS = 600.0  # for which an endpoint that left out events is asked for them after the others
 
 
 class Completeness:

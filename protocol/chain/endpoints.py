@@ -82,6 +82,7 @@ class Endpoints:
         self._doubts = Backoff(
             _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
         )  # that it answers again says nothing for it
+        self._hiding = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)  # asked for events after the others
         self._held = Backoff(_REST_SECONDS, clock=clock)  # that said when to come back
         self._transport = RpcTransport()
         self._batches = RpcBatches(clock)
@@ -183,10 +184,13 @@ class Endpoints:
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
-    def order(self) -> list[int]:
+    def order(self, *, of_logs: bool = False) -> list[int]:
         """Places: awake and in step first, each in configured order; the others after them, for then any answer is better than
-        none."""
-        return sorted(range(len(self._endpoints)), key=lambda i: (self.rests(i), self.lags(i)))
+        none. `of_logs`: for questions about events, those that are passed over behind their like."""
+        return sorted(
+            range(len(self._endpoints)),
+            key=lambda i: (self.rests(i), self.lags(i), of_logs and self._endpoints[i].url in self._hiding),
+        )
 
     def rests(self, place: int) -> bool:
         url = self._endpoints[place].url
@@ -212,14 +216,25 @@ class Endpoints:
         """Whether it rests because it did not answer. Who rests for what it said may still be asked."""
         return self._endpoints[place].url in self._backoff
 
-    def distrust(self, place: int, why: str, *, seconds: float = 0.0) -> None:
-        """Lets an endpoint rest whose answer nothing can be done with, or that the others contradict, for `seconds` at least."""
+    def distrust(self, place: int, why: str) -> None:
+        """Lets an endpoint rest whose answer nothing can be done with, or that the others contradict."""
+        endpoint = self._note_lie(place, why)
+        rest = self._doubts.failed(endpoint.url)
+        log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
+
+    def pass_over(self, place: int, why: str, *, seconds: float = 0.0) -> None:
+        """Asks an endpoint for events after the others, for `seconds` at least. For transactions and all else it counts as before: who is
+        left without it may be left to a liar."""
+        endpoint = self._note_lie(place, why)
+        rest = max(seconds, self._hiding.failed(endpoint.url))
+        self._hiding.hold(endpoint.url, rest)
+        log.warning("RPC endpoint %s is asked for events after the others for %g s (%s)", endpoint.shown, rest, why)
+
+    def _note_lie(self, place: int, why: str) -> RpcEndpoint:
         endpoint = self._endpoints[place]
         endpoint.last_error = why
         _ERRORS.add(endpoint=host_of(endpoint.url), reason="contradicted")
-        rest = max(seconds, self._doubts.failed(endpoint.url))
-        self._doubts.hold(endpoint.url, rest)
-        log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
+        return endpoint
 
     def _try(self, endpoint: RpcEndpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
         """The answer of one, and what can be learned from it. Raises Failed, which is noted already."""

@@ -42,7 +42,7 @@ class LogReader:
         """Events in blocks first … last, in order. `topics` narrow down what follows the run. Raises RpcUnavailable, also where
         the answer is refused, too long or suspiciously round."""
         problem = RpcUnavailable(f"reading events: {self._chain.rpc} did not answer")
-        for one in self._chain.best:
+        for one in self._chain.best_for_logs:
             try:
                 answer, logs = self._ask(one, first, last, topics)
             except EndpointsDisagree:

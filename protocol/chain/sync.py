@@ -109,7 +109,7 @@ class Book(View):
         if top is None or self._is_behind or since > SOON_SECONDS or self._confirmations:
             yield
             return
-        best = self._chain.best[0]
+        best = self._chain.best_for_logs[0]
         asked = (newest_block(), numbered_block(top[0]), self._witnesses.reading(best, self._reread_from(top[0] + 1)))
         with best.ahead(*asked, cap=ANSWER_BYTES):
             yield

@@ -93,13 +93,13 @@ class Witnesses:
 
     def reachable(self) -> list[Chain]:
         """The best first; none that rests for its silence, where one does not."""
-        best = self._chain.best
+        best = self._chain.best_for_logs
         return [one for one in best if not self._chain.provider.is_away(one.place)] or best
 
     def pass_over(self, one: Chain, why: str, *, seconds: float = 0.0) -> None:
-        """Another is asked first for a while, `seconds` at least, where there is one."""
+        """Another is asked for events first for a while, `seconds` at least, where there is one."""
         if self.are_several:
-            self._chain.provider.distrust(one.place, why, seconds=seconds)
+            self._chain.provider.pass_over(one.place, why, seconds=seconds)
 
     def others(self, one: Chain) -> str:
         """The others' names, for people."""
@@ -159,7 +159,7 @@ class Witnesses:
             return Footing(self._chain, None, self._chain.block())
         heads: list[tuple[Chain, Block]] = []
         silence = RpcUnavailable(f"reading a block: {self._chain.rpc} did not answer")
-        for one in self._chain.best:
+        for one in self._chain.best_for_logs:
             if heads and self._chain.provider.is_away(one.place):
                 continue
             try:

@@ -275,6 +275,38 @@ def test_no_endpoint_alone_has_a_deed_done_twice(
     assert deposits(world, key.address) == 1
 
 
+def test_who_once_left_out_events_still_gets_the_transactions(world: World, faulty: FaultyEndpoint) -> None:
+    """Else a sender is left alone with an endpoint that swallows them."""
+    key = Key.generate()
+    sender(world, key)
+    lies = {"eth_sendRawTransaction": result(f"0x{'11' * 32}"), "eth_getTransactionReceipt": result(None)}
+    faulty.fault = lambda method, _: lies.get(method)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain.provider.pass_over(0, "it left out events", seconds=600)
+    one = Sender(chain, key, limits=SendLimits(deadline=2))
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_a_transaction_costs_no_more_where_every_endpoint_has_left_out_events(
+    world: World, faulty: FaultyEndpoint
+) -> None:
+    key = Key.generate()
+    sender(world, key)
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
+    one = Sender(chain, key, limits=SendLimits(depth=12))
+    one.send(one.chain.deposit(key.address, TOKEN))
+    costs = []
+    for is_passed_over in (False, True):
+        for place in range(2 * is_passed_over):
+            chain.provider.pass_over(place, "it left out events", seconds=600)
+        world.anvil.request("anvil_mine", hex(12))
+        before = faulty.requests
+        one.send(one.chain.deposit(key.address, TOKEN))
+        costs.append(faulty.requests - before)
+    assert costs[0] == costs[1]
+
+
 def test_a_nonce_counts_as_taken_once_two_endpoints_say_so(
     world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
