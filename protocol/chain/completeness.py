@@ -184,18 +184,21 @@ class Completeness:
         new = [entry for place, entry in again.items() if book.get(place) != content(entry)]
         if not (surplus or new):
             return
-        holds = self._witnesses.holds
-        entering = [entry for entry in new if holds(entry[:2], content(entry), lone)]
+        said = {entry[:2]: self._witnesses.said_of(entry[:2], content(entry), lone) for entry in new}
+        entering = [entry for entry in new if said[entry[:2]].answer]
         if len(entering) < len(new) and not self._witnesses.are_several:
             raise RpcUnavailable(f"an endpoint has events of other blocks than {first} to {last}")
         doubted = surplus | {entry[:2] for entry in new if entry[:2] in book}
-        false = [place for place in sorted(doubted) if not holds(place, book[place], lone)]
+        said_before = {place: self._witnesses.said_of(place, book[place], lone) for place in sorted(doubted)}
+        false = [place for place, one in said_before.items() if not one.answer]
         if any(entry[:2] in book and entry[:2] not in false for entry in entering):
             raise EndpointsDisagree(f"two answers differ in what blocks {first} to {last} hold")
         if surplus - set(false):
             log.warning("an answer for blocks %d to %d lacks events that are in these blocks", first, last)
+        if any(said_before[place].is_sure for place in surplus - set(false)):
             self._pass_over(reader)
-        for one in self._first_readers([entry.block for entry in entering if entry[:2] not in book]):
+        late = [entry.block for entry in entering if entry[:2] not in book and said[entry[:2]].is_sure]
+        for one in self._first_readers(late):  # not for what one voice alone has told: that may be a lie
             self._pass_over(one)
         if entering or false:
             log.warning(

@@ -305,13 +305,17 @@ class Witnesses:
     def holds(self, place: tuple[int, int], wanted: tuple[Any, ...], lone: Lone) -> bool:
         """Whether the chain holds an event, `wanted` being its content. With one endpoint: whether its block stands. Raises
         RpcUnavailable, EndpointsDisagree."""
+        return self.said_of(place, wanted, lone).answer
+
+    def said_of(self, place: tuple[int, int], wanted: tuple[Any, ...], lone: Lone) -> Said[bool]:
+        """As `holds`, and whether that is sure."""
         block, block_hash = place[0], wanted[0]
         if not self.are_several:
-            return self._chain.block_hash(block) == block_hash
+            return Said(self._chain.block_hash(block) == block_hash, True)
         said = self.said(lambda one: self._shows(one, place, wanted), f"an event in block {block}", lone, of_logs=True)
         if said is None:
             raise RpcUnavailable(f"no endpoint knows block {block}")
-        return said.answer
+        return said
 
     def _shows(self, one: Chain, place: tuple[int, int], wanted: tuple[Any, ...]) -> bool | None:
         """Whether one endpoint has an event in the transaction's receipt, or, where it has none, in its logs; None where it lacks

@@ -15,6 +15,7 @@ from eth_abi import decode, encode
 
 from protocol.chain import Chain, completeness
 from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.log_reader import REREAD_BLOCKS
 from protocol.chain.sync import Book
 from protocol.errors import MurmurationError, RpcUnavailable, WrongChain
 from protocol.shell.connection import is_fatal
@@ -52,17 +53,17 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- lies ------------------------------------------------------------------------------------------------------------------
 
 
-def forging(event: tuple[str, str, tuple[Any, ...]]) -> Lie:
+def forging(event: tuple[str, str, tuple[Any, ...]], number: int = FORGED) -> Lie:
     """In a block that is there, with a receipt to show for it."""
 
     def lie(truth: Answer, method: str, params: Any) -> Any:
         told = truth(method, params)
-        of = truth("eth_getBlockByNumber", [hex(FORGED)])
+        of = truth("eth_getBlockByNumber", [hex(number)])
         if of is None:
             return told
         entry = log_entry(of, 7, *event)
         if method == "eth_getLogs":
-            is_asked = int(params[0]["fromBlock"], 16) <= FORGED <= int(params[0]["toBlock"], 16)
+            is_asked = int(params[0]["fromBlock"], 16) <= number <= int(params[0]["toBlock"], 16)
             return [*told, entry] if is_asked and len(params[0]["topics"]) < 3 else told
         if method == "eth_getTransactionReceipt" and params[0] == entry["transactionHash"]:
             return {"logs": [entry]}
@@ -335,6 +336,32 @@ def test_what_was_read_off_the_only_endpoint_that_answered_is_read_off_the_other
     chain.clock.advance(60)
     follower.live(40)
     follower.require_all()
+
+
+def test_who_gives_no_logs_for_a_minute_has_not_left_out_what_another_then_tells_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def without_logs(truth: Answer, method: str, params: Any) -> Any:
+        if method == "eth_getLogs":
+            raise Silence
+        return truth(method, params)
+
+    monkeypatch.setattr(completeness, "BATCH", 48)
+    chain, told = beginning(), dict[str, Lie]()
+    serve(monkeypatch, chain, told)
+    follower = Follower(chain, [HONEST, LIAR])
+    follower.live(61 - len(chain.blocks))
+    follower.book._chain.provider.pass_over(0, "a hiccup", seconds=4)
+    follower.live(5)  # the liar is the first to read one or two of them, the honest one the others
+    forged = len(chain.blocks) - 1
+    follower.live(REREAD_BLOCKS)
+    told |= {HONEST: without_logs, LIAR: forging(submitted(1_000), forged)}
+    for _ in range(40):
+        chain.live(1)
+        with suppress(RpcUnavailable):
+            follower.book.poll()
+    assert (forged, 7) in follower.told(forged), "for now"
+    assert "left out" not in caplog.text
 
 
 def test_an_endpoint_that_was_just_heard_is_waited_for_before_anybody_gets_a_right(
