@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protocol import metrics
+from protocol.chain.ethereum import quantity
 from protocol.clock import Clock
 from protocol.http_url import without_secrets
 from protocol.metrics import host_of
@@ -52,13 +53,10 @@ class RpcEndpoint:
 
     def note_age(self, newest: Any, most: float, clock: Clock, are_all_stale: Callable[[], bool]) -> None:
         """Learns from its newest block whether it, or the whole chain, stands still: whether that is older than `most` seconds; 0: no age
-        is too old."""
+        is too old. Raises ValueError where it names no time."""
         if not isinstance(newest, dict):
             return
-        try:
-            age = clock.wall() - int(str(newest.get("timestamp")), 16)
-        except ValueError:
-            return
+        age = clock.wall() - quantity(newest.get("timestamp"))
         self.is_stale = 0 < most < abs(age)
         if not self.is_stale:
             self.warned = float("-inf")

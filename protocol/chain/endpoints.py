@@ -17,7 +17,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from protocol import metrics
@@ -25,9 +25,9 @@ from protocol.chain import transport
 from protocol.chain.ahead import AskedAhead
 from protocol.chain.batches import RpcBatches
 from protocol.chain.endpoint import RpcEndpoint
-from protocol.chain.ethereum import newest_block, numbered_block
+from protocol.chain.ethereum import newest_block, numbered_block, quantity
 from protocol.chain.networks import SETTLED_BLOCKS
-from protocol.chain.transport import Failed, Request, RpcTransport
+from protocol.chain.transport import Failed, Request, RpcTransport, reading_answer
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.metrics import host_of
@@ -169,7 +169,7 @@ class Endpoints:
         def post(body: object) -> Any:
             if endpoint.url in self._held:  # since the part of the list before this one
                 raise Failed("asks to be left alone", "busy")
-            with _SECONDS.time(endpoint=host):
+            with _SECONDS.time(endpoint=host), reading_answer():
                 return self._post(endpoint, body, cap)
 
         for request, found in zip(asked, self._batches.ask(endpoint.url, asked, post), strict=True):
@@ -177,8 +177,13 @@ class Endpoints:
                 continue
             answer, begun = found
             _CALLS.add(endpoint=host, method=request[0])
+            try:
+                with reading_answer():
+                    self._note_head(endpoint, *request, answer)
+            except Failed as error:
+                self._note_failure(endpoint, str(error))
+                continue
             self._note_answer(endpoint)
-            self._note_head(endpoint, *request, answer)
             if not (endpoint.is_stale and _asks_for_newest(*request)):
                 ahead.keep(request, answer, begun)
 
@@ -243,8 +248,9 @@ class Endpoints:
             self._wait_for(endpoint)
             begun = self.clock.monotonic()
             try:
-                with _SECONDS.time(endpoint=host):
+                with _SECONDS.time(endpoint=host), reading_answer():
                     answer = self._ask(endpoint, method, params, cap)
+                    self._note_head(endpoint, method, params, answer)
                 break
             except Failed as error:
                 _ERRORS.add(endpoint=host, reason=error.reason)
@@ -255,7 +261,6 @@ class Endpoints:
                 _CALLS.add(endpoint=host, method=method)
             self.clock.sleep(_PAUSE_SECONDS)
         self._note_answer(endpoint)
-        self._note_head(endpoint, method, params, answer)
         if endpoint.is_stale and _asks_for_newest(method, params):
             _ERRORS.add(endpoint=host, reason=_STALE)
             raise Failed(endpoint.last_error, _STALE)
@@ -285,15 +290,15 @@ class Endpoints:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.shown, error, rest)
 
     def _note_head(self, endpoint: RpcEndpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
-        """Learns how far an endpoint is from the answers that pass through."""
+        """Learns how far an endpoint is from the answers that pass through. Raises ValueError for what is no head."""
         result = answer.get("result")
         if _asks_for_newest(method, params) and isinstance(result, dict):
             self._note_age(endpoint, result)
             result = result.get("number")
         elif method != "eth_blockNumber":
             return
-        with suppress(ValueError):
-            self._note_number(endpoint, int(str(result), 16))
+        if result is not None:
+            self._note_number(endpoint, quantity(result))
 
     def _note_number(self, endpoint: RpcEndpoint, number: int) -> None:
         endpoint.note_number(number, self._confirmed - LAG_BLOCKS, self.clock.monotonic())
@@ -324,8 +329,9 @@ class Endpoints:
             if endpoint.url in self._backoff or endpoint.url in self._held:
                 continue
             try:
-                heads[place] = self._look_at(endpoint, likely)
-            except (Failed, TypeError, ValueError) as error:
+                with reading_answer():
+                    heads[place] = self._look_at(endpoint, likely)
+            except Failed as error:
                 self._note_failure(endpoint, str(error))
         if len(heads) < 2:
             return
@@ -360,7 +366,7 @@ class Endpoints:
                 (str(one), found.answer) for one, found in zip(together, answers, strict=True) if found
             )
         number, *newest = (self._call(endpoint, *one) for one in asked)
-        head = int(number, 16)
+        head = quantity(number)
         self._note_answer(endpoint)
         self._note_number(endpoint, head)
         if newest:
@@ -381,10 +387,11 @@ class Endpoints:
         hashes: dict[int, str] = {}
         for place in places:
             try:
-                block = self._call(self._endpoints[place], *numbered_block(number))
-                if block is not None:
-                    hashes[place] = str(block["hash"])
-            except (Failed, TypeError, KeyError) as error:
+                with reading_answer():
+                    block = self._call(self._endpoints[place], *numbered_block(number))
+                    if block is not None:
+                        hashes[place] = str(block["hash"])
+            except Failed as error:
                 self._note_failure(self._endpoints[place], str(error))
         return hashes
 

@@ -7,6 +7,7 @@ Source: https://ethereum.github.io/execution-apis.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ Log = Mapping[str, Any]
 """A log as JSON has it: hex strings."""
 Which = int | str
 """A block: its number, or "latest"."""
+_QUANTITY = re.compile("0x[0-9a-fA-F]+")
 _QUANTITY_CHARS = 66  # "0x" and 256 bits
 
 
@@ -174,9 +176,9 @@ def account_count(account: str, which: Which = "latest") -> Request:
 
 def quantity(value: object) -> int:
     """The number of a hex quantity. Raises ValueError for anything else, and for more than 256 bits."""
-    if not isinstance(value, str) or not value.startswith("0x") or len(value) > _QUANTITY_CHARS:
+    if not isinstance(value, str) or len(value) > _QUANTITY_CHARS or not _QUANTITY.fullmatch(value):
         raise ValueError(f"{str(value)[:80]!r} is no quantity")
-    return int(value[2:], 16)
+    return int(value, 16)
 
 
 def data(value: object, size: int | None = None) -> bytes:

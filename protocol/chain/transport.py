@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any
@@ -33,6 +34,16 @@ class Failed(Exception):
         super().__init__(message)
         self.reason = reason
         self.rest = rest
+
+
+@contextmanager
+def reading_answer() -> Iterator[None]:
+    """Whatever goes wrong within, in making sense of what an endpoint sent, is that endpoint's failure: raises Failed."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Not with its words: the URL may be among them.
+        raise Failed(f"answers nonsense ({type(error).__name__})", "malformed") from None
 
 
 class RpcTransport:
@@ -169,6 +180,6 @@ def _seconds(retry_after: str | None, now: float) -> float:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(str(retry_after)).timestamp() - now
-        except ValueError:
+        except (ValueError, OverflowError):  # a year or a zone beyond all calendars
             return 0.0
     return min(max(0.0, seconds), _HELD_SECONDS_MAX) if isfinite(seconds) else 0.0

@@ -13,6 +13,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.ethereum import newest_block, numbered_block, quantity
 from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
@@ -130,6 +131,62 @@ def test_while_one_asks_to_be_left_alone_another_is_asked(world: World, faulty: 
     clock.advance(61)
     chain.block_number()
     assert sum(faulty.asked.values()) > asked, "no longer than ten minutes"
+
+
+NO_DATES = [
+    "Mon, 01 Jan 99999999999 00:00:00 GMT",
+    f"Mon, 01 Jan 2024 00:00:00 +{'9' * 14}",
+    "Mon, 01 Jan 0100 00:00:00 -0000",
+    "1e999",
+]
+
+
+@pytest.mark.parametrize("said", NO_DATES)
+def test_a_date_that_is_none_spoils_no_answer(world: World, faulty: FaultyEndpoint, said: str) -> None:
+    faulty.headers["Retry-After"] = said
+    chain = Chain([faulty.url, world.anvil.rpc], None, timeout=5)
+    assert chain.block() == world.chain.block()
+    asked = sum(faulty.asked.values())
+    chain.block()
+    assert sum(faulty.asked.values()) > asked
+
+
+@pytest.mark.parametrize("is_compared", [False, True], ids=["asked", "compared"])
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "second"])
+def test_numbers_beyond_all_bounds_are_that_endpoints_failure(
+    world: World, faulty: FaultyEndpoint, place: int, is_compared: bool
+) -> None:
+    """A block's time of 500 digits was an OverflowError, which ended the role."""
+    huge = "0x" + "f" * 500
+    block = {"number": huge, "hash": "0x" + "11" * 32, "timestamp": huge}
+    faulty.fault = lambda method, _: result(huge if method == "eth_blockNumber" else block)
+    urls = [world.anvil.rpc]
+    urls.insert(place, faulty.url)
+    chain = Chain(urls, None, timeout=5)
+    chain.expect_blocks(1e9)
+    if not is_compared:
+        chain.provider._checked_at = time.monotonic()
+    assert chain.block_number() == world.chain.block_number()
+    assert chain.block() == world.chain.block()
+
+
+def test_what_nobody_thought_of_in_an_answer_is_that_endpoints_failure(
+    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.chain.transport._seconds", lambda said, now: 1 / 0 if said else 0.0)
+    faulty.headers["Retry-After"] = "1"
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=5)
+    with chain.ahead(newest_block(), numbered_block(0)):
+        assert chain.block() == world.chain.block()
+    assert chain.policy(world.run).window == 86_400
+    with pytest.raises(RpcUnavailable, match="nonsense"):
+        chain.singles[0].block()
+
+
+@pytest.mark.parametrize("said", ["0x-5", "0x+5", "0x 5", "0x5_0", "0x٣", "0x", "5", "0x" + "f" * 65, 5, None])
+def test_a_quantity_is_hex_digits(said: object) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        quantity(said)
 
 
 def test_an_endpoint_that_stays_away_for_hours_is_still_no_more_than_unavailable() -> None:
