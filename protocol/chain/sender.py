@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from eth_utils import keccak
 
 from protocol import metrics
-from protocol.chain import networks
+from protocol.chain import gas, networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, gas_request, newest_block
@@ -181,18 +181,25 @@ class Sender:
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):
-            gas = self._gas(call)
-            return gas, gas * self._fee()
+            needed = self._gas(call)
+            return needed, needed * self._fee()
 
     def _gas(self, call: Call) -> int:
         """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
-        gas = int(self.chain.ethereum.estimate_gas(self._fields(*self.encode(call))) * _GAS_HEADROOM)
-        if gas > self._limits.gas:
+        target, data, value = self.encode(call)
+        least = gas.intrinsic(target, data)
+        return self._with_room(
+            call.doing, gas.estimate(self.chain, self._fields(target, data, value), least), call.room
+        )
+
+    def _with_room(self, doing: str, estimate: int, room: int) -> int:
+        needed = int(estimate * _GAS_HEADROOM)
+        if needed > self._limits.gas:
             raise TransactionReverted(
-                f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
+                f"{doing} needs {needed} gas, more than the cap of {self._limits.gas}",
                 hint="raise chain.gas_max if this is right",
             )
-        return min(gas + call.room, self._limits.gas)
+        return min(needed + room, self._limits.gas)
 
     def _fields(self, target: str | None, data: bytes, value: int) -> dict[str, str]:
         """Of a call by this key, in JSON-RPC."""
@@ -204,10 +211,10 @@ class Sender:
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert never gets a nonce."""
         with self.chain.errors(call.doing):
-            gas = self._gas(call)
+            needed = self._gas(call)
             (target, data, value), nonce, fee = self.encode(call), self._nonce(), self._fee()
-        draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None, None, value)
-        return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee), value)
+        draft = Transaction(0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value)
+        return self._journal.begin(name, call.doing, nonce, target, data, needed, self._sign(draft, fee), value)
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False, waits: bool = True) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
@@ -226,7 +233,7 @@ class Sender:
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
                     pushed = self._push(transaction, fresh)
-                    if pushed.nonce != transaction.nonce:  # it was not sent yet with this one
+                    if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
                     transaction = pushed
                 fresh = False
@@ -251,7 +258,7 @@ class Sender:
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
 
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
-        """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
+        """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
         newest = self._journal.attempts(transaction)[-1]
         try:
             if self._clock.wall() - newest.signed > self._limits.stuck:
@@ -290,9 +297,31 @@ class Sender:
         if "underpriced" in text or "fee too low" in text or "max fee per gas less than block base fee" in text:
             self._replace(transaction, attempt)
             return transaction
+        if "intrinsic gas" in text or "floor" in text:
+            enlarged = self._enlarge(transaction, attempt)
+            if enlarged is not None:
+                return enlarged
         raise RpcUnavailable(
             f"{transaction.doing}: the endpoint refuses the transaction: {str(error)[:200]}"
         ) from error
+
+    def _enlarge(self, transaction: Transaction, attempt: Attempt) -> Transaction | None:
+        """Signs anew, with the same nonce, what has less gas than any node takes; None where it has as much as it needs. What would
+        revert by now gets enough to land as a failure, for its nonce has to be used."""
+        target, data = transaction.target, transaction.data
+        least = gas.intrinsic(target, data)
+        try:
+            with self.chain.errors(transaction.doing):
+                found = gas.estimate(self.chain, self._fields(target, data, transaction.value), least)
+            needed = self._with_room(transaction.doing, found, Call.room)
+        except TransactionReverted:
+            needed = least + Call.room
+        enlarged = replace(transaction, gas=needed)
+        if enlarged.gas <= transaction.gas:
+            return None
+        log.warning("%s: %d gas were too few; trying %d", transaction.doing, transaction.gas, enlarged.gas)
+        self._journal.renew(enlarged, self._sign(enlarged, attempt.fee, attempt.tip))
+        return enlarged
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         fee = max(int(attempt.fee * _BUMP), _offer(self._base_fee()))
@@ -312,8 +341,9 @@ class Sender:
         self._used = self._count()
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
-        self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
-        return _with_nonce(transaction, nonce)
+        renewed = replace(transaction, nonce=nonce)
+        self._journal.renew(renewed, self._sign(renewed, self._fee()))
+        return renewed
 
     def _close(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
         landed, block = receipt.hash, receipt.block
@@ -451,7 +481,3 @@ def _offer(base: int) -> int:
 
 def _gwei(wei: int) -> str:
     return f"{wei / 10**9:.9f}".rstrip("0").rstrip(".")
-
-
-def _with_nonce(transaction: Transaction, nonce: int) -> Transaction:
-    return replace(transaction, nonce=nonce)

@@ -122,12 +122,13 @@ class TransactionLog:
         with self._mutex:
             self._add_attempt(transaction.id, attempt)
 
-    def renew(self, transaction: Transaction, nonce: int, attempt: Attempt) -> None:
-        """Gives a transaction another nonce, because something else used its own. Its old attempts stay: should one be there after
-        all, it is found."""
+    def renew(self, transaction: Transaction, attempt: Attempt) -> None:
+        """Gives a transaction another nonce, because something else used its own, or other gas, because it had too little. Its old
+        attempts stay: should one be there after all, it is found."""
         with self._mutex:
             self._db.execute("BEGIN")
-            self._db.execute("UPDATE transactions SET nonce = ? WHERE id = ?", (nonce, transaction.id))
+            row = (transaction.nonce, transaction.gas, transaction.id)
+            self._db.execute("UPDATE transactions SET nonce = ?, gas = ? WHERE id = ?", row)
             self._add_attempt(transaction.id, attempt)
             self._db.execute("COMMIT")
 

@@ -18,6 +18,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Deposited
+from protocol.chain.gas import intrinsic
 from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
 from protocol.chain.transaction_log import TransactionLog
@@ -419,6 +420,58 @@ def test_a_gas_estimate_is_not_made_before_what_is_pending_has_landed(world: Wor
     faulty.fault = lambda method, params: asked.append(method)
     one.send(one.chain.deposit(key.address, TOKEN))
     assert asked.index("eth_getTransactionReceipt") < asked.index("eth_estimateGas")
+
+
+@pytest.mark.parametrize("said", ["0x0", "0x1", "0x-5", "0x520a"])
+def test_a_gas_estimate_that_no_such_call_can_keep_to_is_asked_of_another_endpoint(
+    world: World, faulty: FaultyEndpoint, said: str
+) -> None:
+    key, journal = Key.generate(), TransactionLog()
+    sender(world, key)
+    faulty.fault = lambda method, _: result(said) if method == "eth_estimateGas" else None
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
+    Sender(chain, key).send(chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+    alone = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal)
+    with pytest.raises(RpcUnavailable):
+        alone.send(chain.deposit(key.address, TOKEN))
+    assert not journal.pending(), "it was not written down, and nothing waits behind it"
+
+
+CALLDATA = {"none": b"", "zeros": bytes(5_000), "words": b"\xaa" * 5_000, "both": bytes(3_000) + b"\x01" * 200}
+
+
+@pytest.mark.parametrize("data", CALLDATA.values(), ids=CALLDATA)
+def test_a_transaction_takes_no_less_gas_than_the_chain_says_before_anything_is_carried_out(
+    world: World, data: bytes
+) -> None:
+    least = intrinsic(f"0x{'11' * 20}", data)
+    fields = {"from": world.owner.key.address, "to": f"0x{'11' * 20}", "data": f"0x{data.hex()}"}
+    assert least <= int(world.anvil.request("eth_estimateGas", fields), 16) < 1.03 * least
+    code = b"\x00" + data
+    fields = {"from": world.owner.key.address, "data": f"0x{code.hex()}"}
+    assert (
+        intrinsic(None, code) <= int(world.anvil.request("eth_estimateGas", fields), 16) < 1.03 * intrinsic(None, code)
+    )
+
+
+@pytest.mark.parametrize("would_revert", [False, True])
+def test_what_was_signed_with_too_little_gas_is_signed_anew_with_the_same_nonce(
+    world: World, monkeypatch: pytest.MonkeyPatch, would_revert: bool
+) -> None:
+    """One false estimate once stopped a key for good: nothing with a later nonce can land before it."""
+    key, journal = Key.generate(), TransactionLog()
+    one = sender(world, key, journal=journal, limits=SendLimits(deadline=5, depth=0))
+    monkeypatch.setattr(Sender, "_gas", lambda *_: 20_000)
+    monkeypatch.setattr(Sender, "_finish", lambda *_, **__: None)
+    call = one.chain.enlist(world.run, True) if would_revert else one.chain.deposit(key.address, TOKEN)
+    one.send(call, name="first")
+    monkeypatch.undo()
+    (stuck,) = journal.pending()
+    sent = one.send(one.chain.deposit(key.address, TOKEN), name="second")
+    assert not journal.pending()
+    assert deposits(world, key.address) == (1 if would_revert else 2)
+    assert int(world.anvil.request("eth_getTransactionByHash", f"0x{sent.hash.hex()}")["nonce"], 16) == stuck.nonce + 1
 
 
 def test_one_slow_transaction_does_not_slow_down_all_later_ones(world: World) -> None:
