@@ -65,7 +65,9 @@ class Completeness:
     def note_late(self, blocks: Sequence[int], reader: Chain) -> bool:
         """This endpoint has events in these blocks that their first reading lacked. Returns whether that was off this endpoint."""
         was = reader in self._first_readers(blocks)
-        self.forget_readers()
+        self._readings = [
+            reading for reading in self._readings if not any(reading[0] <= block <= reading[1] for block in blocks)
+        ]
         return was
 
     def forget_readers(self) -> None:

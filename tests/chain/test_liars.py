@@ -338,6 +338,19 @@ def test_what_was_read_off_the_only_endpoint_that_answered_is_read_off_the_other
     follower.require_all()
 
 
+def test_a_late_event_leaves_it_known_who_read_the_other_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(monkeypatch, chain := beginning(), {})
+    book = Follower(chain, [HONEST, THIRD]).book
+    one, other = book._chain.singles
+    known = book._completeness
+    for first, last, reader in ((1, 9, one), (10, 19, other), (20, 29, one)):
+        known.note_reading(first, last, reader)
+    assert known.note_late([12, 15], other)
+    assert known._readings == [(1, 9, one), (20, 29, one)]
+    assert known._other_readers(1, 29, [one, other]) == (9, [other])
+    assert known._other_readers(10, 29, [one, other]) == (19, [one, other])
+
+
 def test_who_gives_no_logs_for_a_minute_has_not_left_out_what_another_then_tells_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
