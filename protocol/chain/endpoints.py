@@ -231,7 +231,7 @@ class Endpoints:
         """Asks an endpoint for events after the others, for `seconds` at least. For transactions and all else it counts as before: who is
         left without it may be left to a liar."""
         endpoint = self._note_lie(place, why)
-        rest = max(seconds, self._hiding.failed(endpoint.url))
+        rest = max(seconds, self._hiding.left(endpoint.url), self._hiding.failed(endpoint.url))
         self._hiding.hold(endpoint.url, rest)
         log.warning("RPC endpoint %s is asked for events after the others for %g s (%s)", endpoint.shown, rest, why)
 
