@@ -26,6 +26,7 @@ from protocol import metrics
 from protocol.chain import gas, networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
+from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, gas_request, newest_block
 from protocol.chain.finality import Finality
 from protocol.chain.landing import Landing
@@ -394,9 +395,14 @@ class Sender:
         return self._journal.mined(most) if self._finality.depth else []
 
     def _ripe(self) -> list[Transaction]:
-        """Of the unsettled ones those whose block may be deep enough by now."""
+        """Of the unsettled ones those whose block may be deep enough by now; all where the newest block is not to be had."""
         unsettled = self._unsettled(_LOOKED_AT)
-        newest = self.chain.block().number if unsettled else 0
+        try:
+            newest = self.chain.block().number if unsettled else 0
+        except EndpointsDisagree:
+            raise
+        except RpcUnavailable:  # what was done is told all the same
+            return unsettled
         return [each for each in unsettled if not self._finality.is_young(_landed(each)[1], newest)]
 
     def _look_at(self, transaction: Transaction, *, is_doubted: bool) -> None:

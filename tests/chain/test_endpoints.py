@@ -12,8 +12,9 @@ from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, error, res
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
-from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.endpoints import Endpoints, EndpointsDisagree
 from protocol.chain.ethereum import newest_block, numbered_block, quantity
+from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
@@ -296,6 +297,31 @@ def test_nothing_is_sent_by_a_clock_that_stands_still(world: World, faulty: Faul
     faulty.fault = lambda *_: None
     chain.expect_blocks(0)
     Sender(chain, key).send(chain.approve_tokens(chain.bonds.address, 1))
+
+
+def test_what_was_done_is_still_told_by_a_clock_that_stands_still(world: World, faulty: FaultyEndpoint) -> None:
+    world.anvil.give((key := Key.generate()).address, TOKEN)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=5)
+    one = Sender(chain, key, limits=SendLimits(depth=12))
+    call = chain.approve_tokens(chain.bonds.address, 1)
+    sent = one.send(call, name="approval")
+    chain.expect_blocks(60)
+    faulty.fault = lambda method, params: (
+        newest(100, age=90)(method, params) if method == "eth_getBlockByNumber" and params[0] == "latest" else None
+    )
+    assert one.send(call, name="approval") == sent
+    with pytest.raises(StaleHead):
+        one.send(call, name="another")
+
+
+def test_a_short_pause_ends_no_long_one() -> None:
+    endpoints = Endpoints([f"http://127.0.0.1:{port}" for port in (1, 2)], timeout=1, clock=(clock := VirtualClock()))
+    endpoints.pass_over(0, "it left out events", seconds=600)
+    endpoints.pass_over(0, "its events come later than its blocks")
+    clock.advance(590)
+    assert endpoints.order(of_logs=True) == [1, 0]
+    clock.advance(20)
+    assert endpoints.order(of_logs=True) == [0, 1]
 
 
 def test_a_role_holds_public_chains_to_the_clock_and_development_chains_not(
