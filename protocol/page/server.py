@@ -2,10 +2,14 @@
 
 What answers requests (uvicorn, FastAPI and the page's files) is imported when somebody comes first, and its event loop ends when nobody has
 looked for a while: the next one who comes starts another. Until then connections wait in the socket's queue.
+
+Other programs of the machine may connect, too, and say nothing: connections are few, the oldest idle one gives way to whoever comes, and each has
+deadlines. So a page takes no more files of its process than `CONNECTIONS_MAX`, and a few for those who are being turned away.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import select
@@ -13,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import uvicorn
@@ -25,18 +29,25 @@ HOST = "127.0.0.1"
 PORTS = 16
 """That are tried, one after the other, from the one that is wanted."""
 QUIET_SECONDS = 30.0
-_CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 64
+HEAD_SECONDS = 10.0
+"""From the beginning of a connection, or the end of an answer, to the next request's headers."""
+_REQUEST_SECONDS = 60.0
+_SLOW_SECONDS = 20.0
+_YOUNGEST_SECONDS = 0.1
+"""An idle connection that is younger gives way to nobody: its request may be on its way."""
+_LEAVING_MAX = 16
+_BACKLOG = 64  # that are accepted at once, before the first of them is counted
+_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 
 
 def listen(port: int) -> socket.socket | None:
     """On this port or the next one that is free; 0 takes any. None where none is."""
     for candidate in range(port, min(port + PORTS, 1 << 16)) if port else (0,):
         try:
-            made = socket.create_server((HOST, candidate), backlog=64)
+            made = socket.create_server((HOST, candidate), backlog=_BACKLOG)
         except OSError:
             continue
-        # Inherited by connections; without it an answer's body waits 40 ms for its head's receipt.
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
     return None
 
@@ -45,12 +56,13 @@ class SleepingServer:
     """Serves while its context lasts; closes the socket at the end."""
 
     def __init__(
-        self, listener: socket.socket, make: Callable[[], ASGIApp], quiet_seconds: float = QUIET_SECONDS
-    ) -> None:
+        self, listener: socket.socket, make: Callable[[], ASGIApp], quiet_seconds: float = QUIET_SECONDS,
+        *, head_seconds: float = HEAD_SECONDS,
+    ) -> None:  # fmt: skip
         """`make` makes the app, once; without a connection or request for `quiet_seconds` the server sleeps again."""
         self._listener = listener
         self._make = make
-        self._quiet_seconds = quiet_seconds
+        self._quiet_seconds, self._head_seconds = quiet_seconds, head_seconds
         self._app: ASGIApp | None = None
         self._server: uvicorn.Server | None = None
         self._is_ending = False
@@ -94,9 +106,28 @@ class SleepingServer:
         """Until nobody looks any more."""
         import uvicorn
 
+        from protocol.bounded_http import BoundedConnection, House
+
+        house = House(CONNECTIONS_MAX, CONNECTIONS_MAX, _YOUNGEST_SECONDS, refusal=_REFUSAL, leaving=_LEAVING_MAX)
         quiet_seconds, since, requests = self._quiet_seconds, time.monotonic(), 0
 
+        class Connection(BoundedConnection):
+            head, request, slow = self._head_seconds, _REQUEST_SECONDS, _SLOW_SECONDS
+
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                super().__init__(house, *arguments, **named)
+
+            def _begin(self) -> None:
+                if self.cycle.scope["path"].endswith("/events"):
+                    self._places.waits(self)
+                else:
+                    super()._begin()
+
         class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                asyncio.get_running_loop().set_exception_handler(_Complaints())
+                await super().startup(sockets)
+
             async def on_tick(self, counter: int) -> bool:
                 nonlocal since, requests
                 now, state = time.monotonic(), self.server_state
@@ -106,10 +137,24 @@ class SleepingServer:
 
         self._app = self._app or self._make()
         config = uvicorn.Config(
-            self._app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-            limit_concurrency=_CONNECTIONS_MAX, timeout_keep_alive=30, timeout_graceful_shutdown=1,
+            self._app, http=Connection, ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,
+            server_header=False, backlog=_BACKLOG, timeout_keep_alive=int(HEAD_SECONDS), timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = Server(config)
         if not self._is_ending:
             self._server.run([self._listener.dup()])
         self._server = None
+
+
+class _Complaints:
+    """What an event loop does with them. While this process has no file left, asyncio complains of every connection that it cannot accept."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "socket.accept()" not in context["message"]:
+            loop.default_exception_handler(context)
+        elif not self._is_told:
+            self._is_told = True
+            log.warning("the page answers nobody new while this process cannot open files: %s", context["exception"])

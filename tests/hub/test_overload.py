@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from protocol.places import Places, household
 from trainer.hub.bells import Bells
 from trainer.hub.load import LATE_SECONDS, REFUSED_FROM, Load, RequestKind, kind_of
-from trainer.hub.places import Places, household
 
 
 @dataclass(eq=False)

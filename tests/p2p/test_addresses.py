@@ -22,13 +22,13 @@ from protocol.p2p.listener import Listener
 from protocol.p2p.node import Node
 from protocol.p2p.transport import Identity
 from protocol.p2p.wire import KademliaAnswer, Kind, Question
+from protocol.places import household
 from protocol.shardcast.guest import neighbourhood
 from protocol.shell.commands import bootnode as command
 from protocol.shell.connection import connect, host_of
 from protocol.shell.home import Home
 from protocol.shell.peers import PeerSettings
 from tests.p2p.network import Network, find, listening_on, port_of
-from trainer.hub.places import household
 
 KEY = Key.generate()
 GOOD = Address.parse("/ip4/192.0.2.7/tcp/4001")

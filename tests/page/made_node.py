@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from protocol.chain import ring
 from protocol.chain.types import Policy
 from protocol.constants import PROTOCOL_VERSION
 from protocol.errors import RpcUnavailable
+from protocol.page import server
 from protocol.page.log_tail import LogTail
 from protocol.page.server import SleepingServer, listen
 from protocol.shell.home import REPORT, Home, write_json
@@ -176,6 +178,16 @@ class ShownNode:
     def url(self) -> str:
         return self.server.url
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return server.HOST, httpx.URL(self.url).port or 0
+
+    @property
+    def connections(self) -> set[Any]:
+        """That are open."""
+        running = self.server._server
+        return set() if running is None else running.server_state.connections
+
     def get(self, path: str, headers: dict[str, str] | None = None, **query: Any) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", params=query, headers=headers, timeout=30)
 
@@ -195,11 +207,15 @@ class ShownNode:
 
 @contextmanager
 def shown_node(
-    node: MadeNode, told: dict[str, Any] | None, tail: LogTail | None = None, *, quiet_seconds: float = 30.0
-) -> Iterator[ShownNode]:
+    node: MadeNode, told: dict[str, Any] | None, tail: LogTail | None = None, *, quiet_seconds: float = 30.0,
+    head_seconds: float = server.HEAD_SECONDS,
+) -> Iterator[ShownNode]:  # fmt: skip
     chain = MadeChain(told)
     keeper = NodePageKeeper(node.place, node.settings, cast(ChainSide, chain), tail or LogTail(), turn_seconds=0.05)
     listener = listen(0)
     assert listener is not None
-    with SleepingServer(listener, lambda: create_page(keeper), quiet_seconds) as server, keeper:
-        yield ShownNode(node, keeper, server, chain)
+    with (
+        SleepingServer(listener, partial(create_page, keeper), quiet_seconds, head_seconds=head_seconds) as serving,
+        keeper,
+    ):
+        yield ShownNode(node, keeper, serving, chain)

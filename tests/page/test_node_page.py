@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
 from node.contributor import earning, submission_log
 from node.contributor.page import app, service
@@ -46,8 +49,6 @@ def test_what_comes_through_a_proxy_is_refused(shown: ShownNode) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_nothing_can_be_written(shown: ShownNode, method: str) -> None:
-    import httpx
-
     assert httpx.request(method, f"{shown.url}api/v1/node", timeout=30).status_code == 405
 
 
@@ -227,6 +228,83 @@ def test_it_ends_at_once_also_while_somebody_waits_for_news(tmp_path: Path, capl
             eventually(lambda: len(page.keeper.news) > 0 or waiting.done(), what="somebody waits")
         assert waiting.result(1).status_code == 200
     assert "uvicorn" not in caplog.text
+
+
+# ---- other programs of the machine -----------------------------------------------------------------------------------------
+
+
+def test_connections_that_say_nothing_take_few_files_and_their_owner_gets_in(tmp_path: Path) -> None:
+    node = MadeNode(tmp_path).run()
+    with shown_node(node, node.told()) as page, ExitStack() as stack:
+        page.ready()
+        assert page.get("").status_code == 200
+        for _ in range(4 * server.CONNECTIONS_MAX):
+            stack.enter_context(socket.create_connection(page.address))
+        eventually(lambda: _gets_in(page), what="the owner gets in", within=5)
+        assert len(page.connections) <= server.CONNECTIONS_MAX + server._LEAVING_MAX
+
+
+def test_those_who_wait_for_news_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = MadeNode(tmp_path).run()
+    with shown_node(node, node.told()) as page, ExitStack() as stack:
+        page.ready()
+        monkeypatch.setattr(page.keeper, "_replace", lambda content: None)  # no news come
+        path = b"/api/v1/events?wait=25&have=" + page.keeper.content.mark.encode()
+        for _ in range(2 * server.CONNECTIONS_MAX):
+            stack.enter_context(_asking(page, path))
+        eventually(lambda: _gets_in(page), what="the owner gets in", within=5)
+
+
+def test_a_connection_that_never_asks_is_ended_and_the_server_sleeps_again(tmp_path: Path) -> None:
+    node = MadeNode(tmp_path)
+    with shown_node(node, node.told(), quiet_seconds=0.1, head_seconds=0.3) as page, ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(page.address)) for _ in range(3)]
+        silent[0].send(b"GET / HT")
+        eventually(lambda: page.server.is_awake, what="it wakes")
+        eventually(lambda: not page.server.is_awake, what="it sleeps again", within=5)
+
+
+def test_without_a_file_left_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    listener = server.listen(0)
+    assert listener is not None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with server.SleepingServer(listener, lambda: PlainTextResponse("ok")) as page, ExitStack() as stack:
+        assert httpx.get(page.url).status_code == 200
+        waiting = [stack.enter_context(socket.socket()) for _ in range(3)]
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            for one in waiting:
+                one.connect(listener.getsockname())
+            eventually(lambda: "cannot open files" in caplog.text, what="it says so")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        eventually(lambda: httpx.get(page.url).status_code == 200, what="it answers again")
+    told = [record for record in caplog.records if record.name in ("asyncio", "protocol.page.server")]
+    assert len(told) == 1 and len(told[0].getMessage()) < 200
+
+
+def _gets_in(page: ShownNode) -> bool:
+    with suppress(httpx.TransportError):
+        return page.get("api/v1/node").status_code == 200
+    return False
+
+
+def _asking(page: ShownNode, path: bytes) -> socket.socket:
+    made = socket.create_connection(page.address)
+    made.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    return made
+
+
+def test_its_log_says_nothing_of_its_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    node = MadeNode(tmp_path)
+    with shown_node(node, node.told(), quiet_seconds=0.1) as page:
+        assert page.get("").status_code == 200
+        with socket.create_connection(page.address) as one:
+            one.sendall(b"nonsense\r\n\r\n")
+            assert b"400" in one.recv(100)
+        eventually(lambda: not page.server.is_awake, what="it sleeps again")
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 # ---- ports -------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ packs.py     many small ones of past steps in one      catalogue.py where in the
 hub.py       what may be written, by whom, how much    app.py       the HTTP routes (protocol/hub/wire.py lists them)
 looks.py     at the chain: the few that requests cause    challenges.py  on their way between validators and seats
 server.py    uvicorn, with deadlines and refusals      publisher.py outgoing weights, onto the chain
-places.py    who may be connected                      load.py      what is refused first
+load.py      what is refused first
 recalibration.py  another calibration for versions to come
 bells.py     who waits for news of what          relays.py    what the origin sent to each relay
 outbox.py    versions on their way from the trainer      vouchers.py  what validators are owed

@@ -8,7 +8,7 @@
     upload    writes anything                lost: a node's grace time, a validator's word
 
 A refusal costs no look at chain or database, and says when to come back. The level counts requests under way, polls that
-and bodies that have not begun to come wait apart (they cost a place, see places.py), and by how much the event loop is late: whichever is worse.
+and bodies that have not begun to come wait apart (they cost a place, see protocol/places.py), and by how much the event loop is late: whichever is worse.
 """
 
 from __future__ import annotations

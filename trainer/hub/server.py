@@ -1,8 +1,6 @@
 """uvicorn in a thread: on a port that is known before it answers, with a deadline for every connection and refusals in an order.
 
-uvicorn itself waits for ever for a request that never comes, and for a peer that never reads or sends on. Here every connection
-has a deadline for what comes next and must move bytes while it is its turn; places.py says who may be connected, load.py what is
-answered. Whoever is refused is told when to come back (503, Retry-After). A poll holds a connection and a task, no thread.
+protocol/bounded_http.py has the deadlines, protocol/places.py says who may be connected, load.py what is answered. Whoever is refused is told when to come back (503, Retry-After). A poll holds a connection and a task, no thread.
 
 Upgrades to WebSocket, which are not counted at all, are off. h11 bounds the sizes of heads.
 """
@@ -18,12 +16,12 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from protocol import metrics
+from protocol.bounded_http import BoundedConnection, House
 from protocol.errors import PreflightError
+from protocol.places import EVICTION_SECONDS, PER_ADDRESS_MAX, Places
 from trainer.hub.load import REQUESTS_MAX, RETRY_SECONDS, Load, RequestKind, kind_of
-from trainer.hub.places import EVICTION_SECONDS, PER_ADDRESS_MAX, Places, household
 
 CONNECTIONS_MAX = 8192
 """Connections in all, as far as the system lets this process open files."""
@@ -32,14 +30,11 @@ HEAD_SECONDS_MAX = 30.0
 REQUEST_SECONDS_MAX = 330.0
 """From a request's headers to the end of its answer: more than the longest upload."""
 SLOW_SECONDS = 20.0
-"""A peer whose turn it is must move `SLOW_RATE` bytes a second in every so many."""
-SLOW_RATE = 16 << 10
-"""A quarter of what a client grants itself (wire.py), in bytes a second."""
+"""A peer whose turn it is must move so many bytes a second (protocol/bounded_http.py) in every so many."""
 _HEAD_BYTES_MAX = 16 << 10
 _BEGUN_BYTES, _BEGUN_SECONDS = 32 << 10, 12.0  # of a body, or all of it, and until when: then the request counts as one
 _OTHER_FILES = 512  # that this process opens besides: databases, rollouts, the origin's and libp2p's connections
 _LEAVING_MAX = 128  # refused connections that are given a moment to read why
-_LEAVING_SECONDS = 2.0
 
 _SHED = metrics.counter(
     "murmur_hub_shed_total", "Requests and connections that were refused because there were too many.", "kind"
@@ -62,9 +57,9 @@ class HubServer:
         self._socket = _listen(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.load = Load(requests)
-        house = _House(connections, per_address, eviction_seconds, self.load)
+        house = _HubHouse(connections, per_address, eviction_seconds, self.load)
 
-        class Protocol(_Bounded):
+        class Protocol(_HubConnection):
             head, request, slow = head_seconds, request_seconds, slow_seconds
 
             def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -115,19 +110,15 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-class _House:
-    """What the connections of one server share."""
+class _HubHouse(House):
+    """And the hub's load, which it watches."""
 
     def __init__(self, connections: int, per_address: int, eviction_seconds: float, load: Load) -> None:
+        super().__init__(connections, per_address, eviction_seconds, refusal=_refusal(), leaving=_LEAVING_MAX)
         self.load = load
-        self.leaving = 0
-        self._limits = connections, per_address, eviction_seconds
-        self._places: Places | None = None
 
     def places(self, loop: asyncio.AbstractEventLoop) -> Places:
-        if self._places is None:
-            self._places = Places(*self._limits, loop.time)
-        places = self._places
+        places = super().places(loop)
 
         def tell() -> None:
             for state, count in (("idle", len(places.idle)), ("waiting", len(places.waiting)), ("all", len(places))):
@@ -138,121 +129,37 @@ class _House:
         return places
 
 
-class _Bounded(H11Protocol):
-    """HTTP/1.1 whose peer is held to deadlines, has a place among the others, and is refused in an order."""
+class _HubConnection(BoundedConnection):
+    """Is refused in an order, and may wait for news."""
 
-    head: float
-    request: float
-    slow: float
+    _house: _HubHouse
 
-    def __init__(self, house: _House, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.address = ""
-        self._house = house
+    def __init__(self, house: _HubHouse, *arguments: Any, **named: Any) -> None:
+        super().__init__(house, *arguments, **named)
         self._hub = self.app
         self.app = self._answer
-        self._cut: asyncio.TimerHandle | None = None
-        self._is_refused = False
         self._polling: asyncio.Task[Any] | None = None
         self._gives_way = False
-        self._until = 0.0  # the deadline of the request
-        self._moved = 0  # bytes that the peer sent or was given, in this request
-        self._moved_before = 0
-
-    # ---- the connection ------------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        # asyncio sets this on sockets of its own making only; without it an answer's body waits 40 ms for its head's receipt.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.address = household(self.client[0]) if self.client else ""
-        self._places = self._house.places(self.loop)
-        if self._places.enter(self):
-            self._expect()
-        else:
-            self._turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._places.leave(self)
-        if self._is_refused:
-            self._house.leaving -= 1
-        self._stop_timer()
         super().connection_lost(exc)
         if self._polling is not None:
             self._polling.cancel()  # nobody waits for its answer any more
 
-    def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
-        self._moved += len(data)
-        before = self.cycle
-        super().data_received(data)
-        if self.cycle is not before:
-            self._expect()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._expect()
-
     def give_way(self) -> None:
         if self._polling is None:
-            self.transport.abort()
+            super().give_way()
         elif not self._gives_way:
             self._gives_way = True
             self._polling.cancel()
 
     def _turn_away(self) -> None:
-        """Says so before it hangs up, and lets the peer read it: bytes of its that nobody read would take the answer back."""
         _SHED.add(kind="connection")
-        self.transport.write(_refusal())
-        if self._house.leaving >= _LEAVING_MAX:
-            self.transport.close()
-            return
-        self._is_refused = True
-        self._house.leaving += 1
-        with suppress(OSError):  # it has hung up already
-            self.transport.write_eof()
-        self._cut = self.loop.call_later(_LEAVING_SECONDS, self.transport.abort)
+        super()._turn_away()
 
-    # ---- deadlines -----------------------------------------------------------------------------------------------------
-
-    def _expect(self) -> None:
-        """Sets the deadline of what comes next: the end of the request under way, or else the headers of another. A connection that ends
-        with its answer is open until that has been read: its deadlines stay, and like others it may give way from now on."""
-        self._stop_timer()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._places.works(self)
-            self._moved, self._moved_before = 0, -self.transport.get_write_buffer_size()  # of earlier answers
-            self._until = self.loop.time() + self.request
-            self._look_on()
-            return
-        self._places.rests(self)
-        if self.transport.is_closing():
-            self._look_on()
-        else:
-            self._cut = self.loop.call_later(self.head, self.transport.abort)
-
-    def _look_on(self) -> None:
-        """Cuts the connection when the request is overdue, or when its peer does not get on with it."""
-        left = self._until - self.loop.time()
-        if left <= 0:
-            self.transport.abort()
-            return
-        self._cut = self.loop.call_later(min(left, self.slow), self._look_again)
-
-    def _look_again(self) -> None:
-        unread = self.transport.get_write_buffer_size()
-        moved, self._moved_before = self._moved - unread - self._moved_before, self._moved - unread
-        unsent = self.cycle.more_body and not self.flow.read_paused
-        if (unread or unsent) and not self._polling and moved < SLOW_RATE * self.slow:
-            self.transport.abort()
-        else:
-            self._look_on()
-
-    def _stop_timer(self) -> None:
-        if self._cut is not None:
-            self._cut.cancel()
-            self._cut = None
+    @property
+    def _is_waiting(self) -> bool:
+        return self._polling is not None
 
     # ---- a request -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Who may be connected to the hub: so many in all, so many of one address, and the cheapest to lose gives way to who comes.
+"""Who may be connected to a server: so many in all, so many of one address, and the cheapest to lose gives way to who comes.
 
 A newcomer at the cap sends away a connection between two requests or behind its last, else a follower that waits for news, never one that
 is being answered: of its own address where that is at its cap, else of the address that has most. So whoever opens connections
