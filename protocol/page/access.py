@@ -2,10 +2,15 @@
 
 The Host header is looked at because a name that a stranger's web page chose may lead a browser to this machine (DNS rebinding): such a
 request names the stranger's host. An address in place of a name was chosen by whoever typed it.
+
+A stranger's web page may also ask a page of this machine for its parts under its right name. It cannot read the answer, but asking costs something:
+browsers say where a request comes from (Sec-Fetch-Site), and only a link to the page itself leads there from elsewhere. What is public may be
+asked for from anywhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,6 +65,7 @@ class PageAccess:
         else:
             is_local = bool(scope["client"]) and _is_loopback(scope["client"][0])
             is_allowed = is_local and _is_loopback(host) and not any(name in fields for name in _FORWARDED)
+            is_allowed = is_allowed and not _is_of_another_page(scope["path"], fields)
         if not is_allowed:
             return 403, self._told
         if scope["method"] not in ("GET", "HEAD"):
@@ -70,8 +76,15 @@ class PageAccess:
 def _host(field: str) -> str:
     """The host of a Host header, in lower case; empty where there is none."""
     if field.startswith("["):
-        return field[1:].partition("]")[0].lower()
+        address, end, rest = field[1:].partition("]")
+        return address.lower() if end and rest[:1] in ("", ":") else ""
     return field.partition(":")[0].lower()
+
+
+def _is_of_another_page(path: str, fields: Mapping[bytes, bytes]) -> bool:
+    if fields.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
+        return False
+    return "/api/" in path or fields.get(b"sec-fetch-mode") != b"navigate"
 
 
 def _is_loopback(host: str) -> bool:

@@ -13,7 +13,9 @@ from tests.page.shown import Shown
 from trainer.hub.load import REFUSED_FROM, RequestKind, kind_of
 
 
-def status_of(shown_to: Any, host: str, client: str = "127.0.0.1", method: str = "GET", **fields: str) -> int:
+def status_of(
+    shown_to: Any, host: str, client: str = "127.0.0.1", method: str = "GET", path: str = "/run/1/", **fields: str
+) -> int:
     answered: list[int] = []
 
     async def inner(scope: Scope, receive: Any, send: Any) -> None:
@@ -30,7 +32,7 @@ def status_of(shown_to: Any, host: str, client: str = "127.0.0.1", method: str =
         (b"host", host.encode()),
         *((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()),
     ]
-    scope = {"type": "http", "method": method, "path": "/run/1/", "headers": headers, "client": (client, 1234)}
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": (client, 1234)}
     asyncio.run(PageAccess(inner, shown_to, ("Hub.example", "[2001:db8::1]"), refusal="not here")(scope, receive, send))
     return answered[0]
 
@@ -41,7 +43,7 @@ def test_this_machine_sees_it(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:8450", "", "hub.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"],
+    "host", ["evil.example:8450", "", "hub.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "[::1].evil.example", "[::1"],
 )  # fmt: skip
 def test_a_name_that_somebody_else_chose_leads_to_nothing(host: str) -> None:
     assert status_of("local", host) == 403
@@ -55,6 +57,27 @@ def test_nobody_elsewhere_sees_it_whatever_host_they_name(client: str) -> None:
 @pytest.mark.parametrize("field", ["x_forwarded_for", "forwarded", "via", "x_real_ip"])
 def test_what_comes_through_a_proxy_comes_from_elsewhere(field: str) -> None:
     assert status_of("local", "127.0.0.1:8450", **{field: "1.2.3.4"}) == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_from_elsewhere_may_lead_to_a_local_page_and_ask_it_nothing(site: str) -> None:
+    for path in ("/api/v1/node", "/run/1/api/v1/run"):
+        for mode in ("no-cors", "cors", "navigate"):
+            assert status_of("local", "localhost", path=path, sec_fetch_site=site, sec_fetch_mode=mode) == 403
+    assert status_of("local", "localhost", sec_fetch_site=site, sec_fetch_mode="no-cors") == 403
+    assert status_of("local", "localhost", sec_fetch_site=site, sec_fetch_mode="navigate") == 200
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_a_local_page_may_ask_for_its_own_parts(site: str) -> None:
+    assert status_of("local", "localhost", path="/api/v1/node", sec_fetch_site=site, sec_fetch_mode="cors") == 200
+
+
+def test_what_is_public_may_be_asked_for_from_anywhere() -> None:
+    path, host = "/run/1/api/v1/run", "203.0.113.5"
+    assert (
+        status_of("public", host, "198.51.100.1", path=path, sec_fetch_site="cross-site", sec_fetch_mode="cors") == 200
+    )
 
 
 @pytest.mark.parametrize(

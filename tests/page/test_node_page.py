@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -17,12 +18,12 @@ from starlette.responses import PlainTextResponse
 
 from node.contributor import earning, submission_log
 from node.contributor.page import app, service
-from node.contributor.page.keeper import PARTS
+from node.contributor.page.keeper import PARTS, NodePageKeeper
 from node.contributor.submission_log import SubmissionLog
 from protocol.page import assets, keeper, server
 from protocol.page.log_tail import LogTail, last_of
 from tests.clock import eventually
-from tests.page.made_node import DAY, KEY, NODE, NOW, RPC, WINDOW, MadeNode, ShownNode, shown_node
+from tests.page.made_node import DAY, KEY, NODE, NOW, RPC, WINDOW, MadeChain, MadeNode, ShownNode, shown_node
 
 LIMIT = 300_000
 
@@ -168,6 +169,28 @@ def test_what_the_node_does_shows_without_another_look_at_the_chain(shown: Shown
     shown.node.run(state="submitting")
     eventually(lambda: shown.part("node")["told"]["doing"]["state"] == "submitting", what="the page is new")
     assert shown.chain.asked <= asked + 1
+
+
+def test_the_chain_is_asked_about_a_submission_once_by_all_who_look_and_keeps_nobody_waiting_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, goes_on, asked = MadeNode(tmp_path).work(days=2).run(), threading.Event(), []
+    monkeypatch.setattr(MadeChain, "add_story", lambda *_: asked.append(goes_on.wait(20)))
+    monkeypatch.setattr(NodePageKeeper, "stretch", "now")
+    with shown_node(node, node.told()) as page, ThreadPoolExecutor(45) as readers:
+        page.ready()
+        answers = [readers.submit(page.get, f"api/v1/submissions/{node.made[0].hex()}") for _ in range(45)]
+        try:
+            eventually(lambda: len(page.connections) > 40, what="they wait")
+            assert page.get("api/v1/list").status_code == page.get("api/v1/node").status_code == 200
+        finally:
+            goes_on.set()
+        assert {answer.result().status_code for answer in answers} == {200}
+        assert page.get(f"api/v1/submissions/{node.made[0].hex()}").status_code == 200
+        assert len(asked) == 1
+        monkeypatch.setattr(NodePageKeeper, "stretch", "later")
+        assert page.get(f"api/v1/submissions/{node.made[0].hex()}").status_code == 200
+        assert len(asked) == 2
 
 
 # ---- what it never tells -----------------------------------------------------------------------------------------------------

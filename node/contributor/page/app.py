@@ -12,12 +12,12 @@ The others, which every page has, are in protocol/page/routes.py.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from node.contributor import rule_words
@@ -27,6 +27,7 @@ from protocol.page import routes
 from protocol.page.access import PageAccess
 from protocol.page.assets import read_assets
 from protocol.page.document import PageDocument
+from protocol.page.inquiries import PageInquiries
 from protocol.page.routes import absent, tagged
 
 FOLDER = Path(__file__).parent / "static"
@@ -45,6 +46,10 @@ def create_page(keeper: NodePageKeeper) -> ASGIApp:
 
 
 def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
+    lists, details = (
+        PageInquiries(keeper.secrets.document) for _ in range(2)
+    )  # of which the second wait for the chain
+
     @app.get(f"{_API}/list")
     async def rows(
         request: Request,
@@ -53,8 +58,9 @@ def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
         limit: Annotated[int, Query(ge=1, le=ROWS_MAX)] = ROWS,
     ) -> Response:
         keeper.want()
-        found = await run_in_threadpool(keeper.rows, state, offset, limit)
-        return tagged(request, found.body, found.tag)
+        read = partial(keeper.rows, state, offset, limit)
+        found = await lists.ask((state, offset, limit), keeper.content.mark, read)
+        return absent("list", "on this page") if found is None else tagged(request, found.body, found.tag)
 
     @app.get(f"{_API}/submissions/{{id}}")
     async def submission(request: Request, id: str) -> Response:
@@ -63,7 +69,7 @@ def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
             digest = bytes.fromhex(id)
         except ValueError:
             return absent("submission", "of this node")
-        found = await run_in_threadpool(keeper.submission, digest)
+        found = await details.ask(digest, keeper.stretch, partial(keeper.submission, digest))
         return absent("submission", "of this node") if found is None else tagged(request, found.body, found.tag)
 
 

@@ -19,7 +19,6 @@ from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ChainError
-from protocol.page.document import PageDocument
 from protocol.page.keeper import TURN_SECONDS, Keeper, PageContent
 from protocol.page.log_tail import LogTail, last_of
 from protocol.page.redaction import PageSecrets
@@ -111,11 +110,11 @@ class NodePageKeeper(Keeper[PageContent]):
 
     # ---- questions, asked by other threads -------------------------------------------------------------------------------
 
-    def rows(self, state: str, offset: int, limit: int) -> PageDocument:
+    def rows(self, state: str, offset: int, limit: int) -> dict[str, Any]:
         with closing(SubmissionLog(self._place.data / submission_log.FILE)) as log:
-            return self.secrets.document(documents.listing(log, self._policy, state, offset, limit))
+            return documents.listing(log, self._policy, state, offset, limit)
 
-    def submission(self, id: bytes) -> PageDocument | None:
+    def submission(self, id: bytes) -> dict[str, Any] | None:
         """What `node submissions ID` tells; without what the chain says while that is away."""
         with closing(SubmissionLog(self._place.data / submission_log.FILE)) as log:
             one = log.get(id)
@@ -126,4 +125,9 @@ class NodePageKeeper(Keeper[PageContent]):
                 self._chain.add_story(log, one, row)
             except ChainError as error:
                 row["away"] = str(error)
-            return self.secrets.document(documents.in_full(row))
+            return documents.in_full(row)
+
+    @property
+    def stretch(self) -> str:
+        """Names the stretch of time within which the chain is asked about the same thing once."""
+        return f"{self._clock.monotonic() // _CHAIN_SECONDS:.0f}"
