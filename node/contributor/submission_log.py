@@ -15,6 +15,7 @@ from pathlib import Path
 
 from protocol import metrics
 from protocol.chain.types import Settlement, Stage
+from protocol.errors import IntegrityError
 from protocol.hub.listing import Mark
 from protocol.submission import SubmissionRef
 
@@ -76,9 +77,18 @@ class LoggedSubmission:
     """JSON of the hub's storage receipt: proof that the file was there in time."""
 
 
+NotedSettlements = dict[tuple[str, int], list[Settlement]]
+"""By seat and number of a case."""
+
+
 class SubmissionLog:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, noted: NotedSettlements | None = None) -> None:
+        """Who gives `noted` reads only, and keeps there what a writer keeps in the file. Raises IntegrityError where there is none to read."""
         self._lock = threading.Lock()
+        self._noted = noted
+        if noted is not None:
+            self._db = _read_only(path)
+            return
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_SCHEMA)
@@ -139,23 +149,22 @@ class SubmissionLog:
         where = f"WHERE state IN ({_marks(states)})" if states else ""
         return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
 
-    def slice(self, states: Sequence[str], offset: int, most: int) -> list[LoggedSubmission]:
-        """Part of `all`, for those who turn pages."""
-        where = f"WHERE state IN ({_marks(tuple(states))})" if states else ""
-        order = "ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ? OFFSET ?"
-        return list(self._select(f"{where} {order}", (*states, most, offset)))
+    def slice(self, state: str | None, offset: int, most: int) -> list[LoggedSubmission]:
+        """Part of `all`, or of those in one state, for those who turn pages: what is skipped is skipped in an index."""
+        order = "made_at DESC, step DESC, sequence DESC" if state is None else "made_at DESC, rowid DESC"
+        where, values = ("", ()) if state is None else ("WHERE state = ?", (state,))
+        part = f"SELECT rowid FROM submissions {where} ORDER BY {order} LIMIT ? OFFSET ?"  # noqa: S608
+        return list(self._select(f"WHERE rowid IN ({part}) ORDER BY {order}", (*values, most, offset)))
 
     def version(self) -> int:
         """Another number once another connection has written."""
         with self._lock:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
-    def kept(self, states: Sequence[str] = ()) -> int:
-        """How many in the given states are not forgotten."""
-        where = f"WHERE state IN ({_marks(tuple(states))})" if states else ""
+    def kept(self) -> Counter[str]:
+        """Submissions by state that are not forgotten; counts each of them."""
         with self._lock:
-            (found,) = self._db.execute(f"SELECT count(*) FROM submissions {where}", tuple(states)).fetchone()  # noqa: S608
-        return int(found)
+            return Counter(dict(self._db.execute("SELECT state, count(*) FROM submissions GROUP BY state").fetchall()))
 
     def recent(self, most: int) -> Counter[str]:
         """The newest judged submissions, by state."""
@@ -206,6 +215,9 @@ class SubmissionLog:
 
     def keep_settlements(self, seat: str, number: int, found: Sequence[Settlement]) -> None:
         """Notes what has ended the stages of a closed case, so that nobody looks for those events again."""
+        if self._noted is not None:
+            self._noted[seat, number] = list(found)
+            return
         rows = [
             (
                 seat,
@@ -225,6 +237,8 @@ class SubmissionLog:
 
     def settlements(self, seat: str, number: int) -> list[Settlement] | None:
         """What was noted of a case; None where nothing was."""
+        if self._noted is not None and (seat, number) in self._noted:
+            return self._noted[seat, number]
         query = "SELECT stage, units, slashed, convicted, tx, block FROM settlements WHERE seat = ? AND number = ? ORDER BY place"
         with self._lock:
             rows = self._db.execute(query, (seat, number)).fetchall()
@@ -256,6 +270,14 @@ class SubmissionLog:
             rows = self._db.execute(f"SELECT {columns} FROM submissions {clause}", values).fetchall()  # noqa: S608
         for submission, node, step, sequence, root, *rest in rows:
             yield LoggedSubmission(SubmissionRef(node, step, sequence, root), submission, *rest)
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        return sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+    except sqlite3.Error as error:
+        raise IntegrityError(f"{path} cannot be read: {error}") from error
 
 
 def _marks(values: tuple[str, ...]) -> str:

@@ -23,7 +23,10 @@ class LogTail(logging.Handler):
         self._lines: deque[str] = deque(maxlen=LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record)[:_LETTERS])
+        try:
+            self._lines.append(self.format(record)[:_LETTERS])
+        except Exception:  # noqa: BLE001  as every handler: a line that cannot be written stops nobody's work
+            self.handleError(record)
 
     def lines(self) -> list[str]:
         return list(self._lines)

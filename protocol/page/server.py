@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import select
+import selectors
 import socket
 import threading
 import time
@@ -61,6 +61,7 @@ class SleepingServer:
     ) -> None:  # fmt: skip
         """`make` makes the app, once; without a connection or request for `quiet_seconds` the server sleeps again."""
         self._listener = listener
+        self.url = f"http://{HOST}:{listener.getsockname()[1]}/"
         self._make = make
         self._quiet_seconds, self._head_seconds = quiet_seconds, head_seconds
         self._app: ASGIApp | None = None
@@ -68,10 +69,6 @@ class SleepingServer:
         self._is_ending = False
         self._woken, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve, name="page-http", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self._listener.getsockname()[1]}/"
 
     @property
     def is_awake(self) -> bool:
@@ -87,20 +84,21 @@ class SleepingServer:
         if (server := self._server) is not None:
             server.should_exit = True
         self._thread.join(5)
-        self._listener.close()
         for end in (self._woken, self._wake):
             os.close(end)
 
     def _serve(self) -> None:
-        while True:
-            select.select([self._listener.fileno(), self._woken], [], [])
-            if self._is_ending:
-                return
-            try:
-                self._answer()
-            except Exception:  # a page that fails takes nothing with it
-                log.exception("the page is not served any more")
-                return
+        with selectors.DefaultSelector() as comers, self._listener:
+            for one in (self._listener, self._woken):
+                comers.register(one, selectors.EVENT_READ)
+            while comers.select() and not self._is_ending:
+                try:
+                    self._answer()
+                except Exception:  # a page that fails takes nothing with it
+                    log.exception("the page is not served any more")
+                    return
+                finally:
+                    self._server = None
 
     def _answer(self) -> None:
         """Until nobody looks any more."""
@@ -142,8 +140,8 @@ class SleepingServer:
         )  # fmt: skip
         self._server = Server(config)
         if not self._is_ending:
-            self._server.run([self._listener.dup()])
-        self._server = None
+            with self._listener.dup() as shared:
+                self._server.run([shared])
 
 
 class _Complaints:

@@ -50,6 +50,7 @@ class MadeNode:
         (self.place.path / "keys").mkdir(parents=True)
         write_json(self.place.keystore("node"), {"address": NODE[2:]})
         self.made: list[bytes] = []
+        SubmissionLog(self.place.data / submission_log.FILE).close()
 
     def work(self, days: int = 9, per_day: int = 6) -> MadeNode:
         with closing(SubmissionLog(self.place.data / submission_log.FILE)) as log:
@@ -149,7 +150,7 @@ class MadeChain:
             raise RpcUnavailable(f"{RPC} does not answer: connection refused")
         return POLICY
 
-    def tell(self) -> dict[str, Any]:
+    def tell(self, log: SubmissionLog) -> dict[str, Any]:
         self.asked += 1
         self.policy()
         assert self.told is not None

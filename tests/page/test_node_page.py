@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import socket
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -20,6 +22,8 @@ from node.contributor import earning, submission_log
 from node.contributor.page import app, service
 from node.contributor.page.keeper import PARTS, NodePageKeeper
 from node.contributor.submission_log import SubmissionLog
+from protocol.chain.types import Settlement, Stage
+from protocol.errors import IntegrityError
 from protocol.page import assets, keeper, server
 from protocol.page.log_tail import LogTail, last_of
 from tests.clock import eventually
@@ -193,6 +197,33 @@ def test_the_chain_is_asked_about_a_submission_once_by_all_who_look_and_keeps_no
         assert len(asked) == 2
 
 
+def test_it_writes_nothing_also_where_a_case_has_ended(tmp_path: Path) -> None:
+    node, noted, end = MadeNode(tmp_path).work(days=1), {}, Settlement(Stage.UPHELD, 9, 5, True, b"t" * 32, 7)
+    path = node.place.data / submission_log.FILE
+    with closing(SubmissionLog(path, noted)) as log:
+        log.keep_settlements(NODE, 1, [end])
+        assert log.settlements(NODE, 1) == [end] and noted == {(NODE, 1): [end]}
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            log.adopt(1, 2)
+    with closing(SubmissionLog(path)) as log:
+        assert log.settlements(NODE, 1) is None
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        SubmissionLog(tmp_path / "nothing", noted)
+
+
+@pytest.mark.parametrize("state", ["", "accepted"])
+def test_a_late_page_of_many_submissions_is_found_in_an_index(tmp_path: Path, state: str) -> None:
+    node, asked = MadeNode(tmp_path).work(), []
+    with closing(SubmissionLog(node.place.data / submission_log.FILE)) as log:
+        log._db.set_trace_callback(asked.append)
+        rows = log.slice(state or None, 20, 10)
+        log._db.set_trace_callback(None)
+        plan = [line for *_, line in log._db.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
+        assert rows == [one for one in log.all() if state in ("", one.state)][20:30]
+    inner = plan[plan.index(next(line for line in plan if "SUBQUERY" in line)) + 1 :]
+    assert "USING COVERING INDEX" in inner[0] and not inner[0].startswith("USE TEMP"), plan
+
+
 # ---- what it never tells -----------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +359,42 @@ def test_its_log_says_nothing_of_its_server(tmp_path: Path, caplog: pytest.LogCa
             assert b"400" in one.recv(100)
         eventually(lambda: not page.server.is_awake, what="it sleeps again")
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+def test_a_page_that_cannot_be_made_lets_nobody_wait(caplog: pytest.LogCaptureFixture) -> None:
+    listener = server.listen(0)
+    assert listener is not None
+    with server.SleepingServer(listener, _no_app) as page:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(page.url, timeout=5)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(page.url, timeout=5)
+    assert "not served any more" in caplog.text
+
+
+def _no_app() -> NoReturn:
+    raise RuntimeError("no app")
+
+
+def test_it_is_served_by_a_process_with_many_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2_000 if hard == resource.RLIM_INFINITY else min(hard, 2_000), hard))
+    try:
+        with ExitStack() as stack:
+            for _ in range(1_024):
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+            listener = server.listen(0)
+            assert listener is not None and listener.fileno() >= 1_024
+            with server.SleepingServer(listener, lambda: PlainTextResponse("ok")) as page:
+                assert httpx.get(page.url, timeout=5).status_code == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_line_that_cannot_be_written_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = LogTail()
+    tail.handle(logging.LogRecord("node", logging.INFO, "", 0, "%d", ("one",), None))
+    assert tail.lines() == [] and "Logging error" in capsys.readouterr().err
 
 
 # ---- ports -------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,11 +43,12 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 
     place = open_home(home)
     node = settings(place).value
-    data = collect(place, open_chain(node), node.chain.run)
+    with closing(SubmissionLog(place.data / submission_log.FILE)) as log:
+        data = collect(place, open_chain(node), node.chain.run, log)
     emit(data, as_json, lambda: status_text.show(data))
 
 
-def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
+def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str, Any]:
     """Everything `status` shows. Amounts in wei, as strings; times in seconds."""
     from node.contributor import case_story, earning, next_step
     from protocol.chain import ring
@@ -59,7 +60,6 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     account, gas = chain.account(operator), chain.balance(address)
     said = place.read_status()
     running = is_running(said)
-    log = SubmissionLog(place.data / submission_log.FILE)
     counts = log.counts()
     spec, now = _kept_spec(place, chain, run), chain.block().time
     notice, read = _notice(place, head)
@@ -67,7 +67,6 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     cases = case_story.of_seat(chain, run, chain.seat_name(run, address), seat, log) if seat.cases else []
     disputed = _disputed(chain, run, log, now - policy.window)
     recent = log.recent(earning.RECENT)
-    log.close()
     budget, over = chain.status(run), said is not None and bool(said.get("over"))
     paused, emptied = _begun(budget.paused_from, now), _begun(budget.defunded_from, now)
     maturing = ring.waiting(seat.ring, now, policy.window)

@@ -24,9 +24,9 @@ class ChainSide:
     def policy(self) -> Policy:
         return self._opened().policy(self._run)
 
-    def tell(self) -> dict[str, Any]:
+    def tell(self, log: SubmissionLog) -> dict[str, Any]:
         """What `node status` tells."""
-        return collect(self._place, self._opened(), self._run)
+        return collect(self._place, self._opened(), self._run, log)
 
     def add_story(self, log: SubmissionLog, one: LoggedSubmission, row: dict[str, Any]) -> None:
         """To the row of a submission what the chain says of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -46,14 +47,13 @@ def money(told: Mapping[str, Any], by_day: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listing(
-    log: SubmissionLog, policy: Policy | None, state: str = "", offset: int = 0, limit: int = ROWS
+    log: SubmissionLog, policy: Policy | None, kept: Counter[str], state: str = "", offset: int = 0, limit: int = ROWS
 ) -> dict[str, Any]:
-    """One page of the submissions, newest first."""
+    """One page of the submissions, newest first; `kept`: how many the log has, by state."""
     counts = log.counts()
-    rows = log.slice((state,) if state else (), offset, limit)
-    kept = log.kept((state,) if state else ())
+    rows = log.slice(state or None, offset, limit)
     return {
-        "counts": {name: counts.get(name, 0) for name in _STATES}, "total": kept, "offset": offset,
+        "counts": {name: counts.get(name, 0) for name in _STATES}, "total": kept[state] if state else kept.total(), "offset": offset,
         "rows": [line(one, policy) for one in rows],
     }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from node.contributor.page import documents
 from node.contributor.page.chain_side import ChainSide
 from node.contributor.page.machine import machine, network, weights
 from node.contributor.settings import NodeSettings
-from node.contributor.submission_log import SubmissionLog
+from node.contributor.submission_log import NotedSettlements, SubmissionLog
 from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ChainError
@@ -48,21 +49,26 @@ class NodePageKeeper(Keeper[PageContent]):
         self._told_at: float | None = None
         self._away: str | None = None
         self._next_look = float("-inf")
+        self._settlements: NotedSettlements = {}
+        self._kept: Counter[str] | None = None
         self._summed: tuple[object, tuple[dict[str, Any], dict[str, Any]]] = (None, ({}, {}))
 
     def _open(self, opened: ExitStack) -> Callable[[], None]:
         self._summed = None, ({}, {})
-        log = opened.enter_context(closing(SubmissionLog(self._place.data / submission_log.FILE)))
+        log = opened.enter_context(self._open_log())
         return lambda: self._turn(log)
 
     def _turn(self, log: SubmissionLog) -> None:
-        self._look_at_chain()
+        self._look_at_chain(log)
         parts = {name: self.secrets.document(value) for name, value in self._parts(log).items()}
         if self.content.trouble is None and {name: part.tag for name, part in parts.items()} == self.content.tags:
             return
         self._replace(PageContent(self._mark(), parts))
 
-    def _look_at_chain(self) -> None:
+    def _open_log(self) -> closing[SubmissionLog]:
+        return closing(SubmissionLog(self._place.data / submission_log.FILE, self._settlements))
+
+    def _look_at_chain(self, log: SubmissionLog) -> None:
         """What the chain said last stays while it is away."""
         now = self._clock.monotonic()
         if now < self._next_look:
@@ -70,7 +76,7 @@ class NodePageKeeper(Keeper[PageContent]):
         self._next_look = now + max(_CHAIN_SECONDS, self._settings.chain.poll_seconds)
         try:
             self._policy = self._policy or self._chain.policy()
-            self._told, self._away = self._chain.tell(), None
+            self._told, self._away = self._chain.tell(log), None
             self._told_at = self._clock.wall()
         except ChainError as error:
             self._away = str(error)
@@ -97,7 +103,8 @@ class NodePageKeeper(Keeper[PageContent]):
 
     def _sums(self, log: SubmissionLog) -> tuple[dict[str, Any], dict[str, Any]]:
         """What takes a look at every submission: done again when one of them has changed."""
-        of_log: dict[str, Any] = {"submissions": documents.listing(log, self._policy)}
+        self._kept = log.kept()
+        of_log: dict[str, Any] = {"submissions": documents.listing(log, self._policy, self._kept)}
         if self._policy is not None:
             of_log["days"] = documents.days(log, self._policy)
         return {"submissions": dict(log.counts()), "recent": dict(log.recent(RECENT))}, of_log
@@ -111,12 +118,13 @@ class NodePageKeeper(Keeper[PageContent]):
     # ---- questions, asked by other threads -------------------------------------------------------------------------------
 
     def rows(self, state: str, offset: int, limit: int) -> dict[str, Any]:
-        with closing(SubmissionLog(self._place.data / submission_log.FILE)) as log:
-            return documents.listing(log, self._policy, state, offset, limit)
+        with self._open_log() as log:
+            kept = log.kept() if self._kept is None else self._kept
+            return documents.listing(log, self._policy, kept, state, offset, limit)
 
     def submission(self, id: bytes) -> dict[str, Any] | None:
         """What `node submissions ID` tells; without what the chain says while that is away."""
-        with closing(SubmissionLog(self._place.data / submission_log.FILE)) as log:
+        with self._open_log() as log:
             one = log.get(id)
             if one is None:
                 return None

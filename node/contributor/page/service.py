@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from node.contributor import submission_log
 from node.contributor.settings import NodeSettings
+from node.contributor.submission_log import SubmissionLog
 from protocol.chain import Chain
 from protocol.page.log_tail import LogTail
 from protocol.page.server import PORTS, SleepingServer, listen
@@ -48,6 +50,9 @@ def served(
     from node.contributor.page.chain_side import ChainSide
     from node.contributor.page.keeper import NodePageKeeper
 
+    SubmissionLog(
+        place.data / submission_log.FILE
+    ).close()  # the page itself reads only, also before the node's first start
     keeper = NodePageKeeper(place, settings, ChainSide(place, settings.chain.run, open_chain), tail)
 
     def make() -> object:
