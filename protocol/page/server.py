@@ -133,6 +133,12 @@ class SleepingServer:
                     since, requests = now, state.total_requests
                 return await super().on_tick(counter) or now - since > quiet_seconds
 
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                logging.getLogger("uvicorn.error").setLevel(
+                    logging.CRITICAL
+                )  # requests that are cut off at the end are no errors
+                await super().shutdown(sockets)
+
         self._app = self._app or self._make()
         config = uvicorn.Config(
             self._app, http=Connection, ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,

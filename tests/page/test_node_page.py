@@ -284,6 +284,20 @@ def test_it_ends_at_once_also_while_somebody_waits_for_news(tmp_path: Path, capl
     assert "uvicorn" not in caplog.text
 
 
+def test_it_ends_without_a_word_also_while_somebody_waits_for_the_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, goes_on, asked = MadeNode(tmp_path).work(days=1), threading.Event(), threading.Event()
+    monkeypatch.setattr(MadeChain, "add_story", lambda *_: asked.set() or goes_on.wait(20))
+    with ExitStack() as afterwards:
+        afterwards.callback(goes_on.set)
+        with shown_node(node, node.told()) as page:
+            afterwards.enter_context(_asking(page, b"/api/v1/submissions/" + node.made[0].hex().encode()))
+            assert asked.wait(20)
+        assert not page.server._thread.is_alive()
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 # ---- other programs of the machine -----------------------------------------------------------------------------------------
 
 
