@@ -32,9 +32,9 @@ def intrinsic(target: str | None, data: bytes) -> int:
 
 
 def estimate(chain: Chain, transaction: Mapping[str, Any], least: int) -> int:
-    """What the best endpoint estimates whose estimate is not below `least`. Raises RpcRefusal where the call would revert,
-    RpcUnavailable where no endpoint gives one."""
-    problem = RpcUnavailable(f"{chain.rpc} did not answer")
+    """What the best endpoint estimates whose estimate is not below `least`; `least` itself where all that answer are below it, as on a chain
+    that asks less. Raises RpcRefusal where the call would revert, RpcUnavailable where no endpoint gives an estimate."""
+    problem, is_low = RpcUnavailable(f"{chain.rpc} did not answer"), False
     for one in chain.best:
         try:
             with one.errors("estimating gas", passing=(RpcRefusal,)):
@@ -46,6 +46,8 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int) -> int:
             continue
         if found >= least:
             return found
-        problem = RpcUnavailable(f"{one.rpc} estimates {found} gas, and {least} is the least for such a transaction")
-        log.warning("%s", problem)
+        is_low = True
+        log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, least)
+    if is_low:
+        return least
     raise problem

@@ -26,11 +26,14 @@ class PageInquiries:
         """`document` makes an answer ready for browsers."""
         self._document = document
         self._pool = ThreadPoolExecutor(_THREADS, "page")
+        self._is_closed = False
         self._asked: dict[tuple[Hashable, str], Future[PageDocument | None]] = {}
         self._answers: OrderedDict[Hashable, tuple[str, PageDocument | None]] = OrderedDict()
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        """Nothing more is asked: what waits for a thread is given up, or the process would answer all of it before it ends."""
+        self._is_closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, question: Hashable, mark: str, answer: Answer) -> PageDocument | None:
         """What `answer` gives, in a thread of this room; of one `mark` it is asked once. Raises Unavailable where too much is asked."""
@@ -39,7 +42,7 @@ class PageInquiries:
             return kept[1]
         asked = self._asked.get((question, mark))
         if asked is None:
-            if len(self._asked) >= WAITING_MAX:
+            if len(self._asked) >= WAITING_MAX or self._is_closed:
                 raise Unavailable("the page has too much to do; try again")
             asked = self._asked[question, mark] = self._pool.submit(self._made, answer)
             asked.add_done_callback(lambda _: self._asked.pop((question, mark)))

@@ -27,7 +27,6 @@ from protocol.page import routes
 from protocol.page.access import PageAccess
 from protocol.page.assets import read_assets
 from protocol.page.document import PageDocument
-from protocol.page.inquiries import PageInquiries
 from protocol.page.routes import absent, tagged
 
 FOLDER = Path(__file__).parent / "static"
@@ -46,10 +45,6 @@ def create_page(keeper: NodePageKeeper) -> ASGIApp:
 
 
 def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
-    lists, details = (
-        PageInquiries(keeper.secrets.document) for _ in range(2)
-    )  # of which the second wait for the chain
-
     @app.get(f"{_API}/list")
     async def rows(
         request: Request,
@@ -59,7 +54,7 @@ def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
     ) -> Response:
         keeper.want()
         read = partial(keeper.rows, state, offset, limit)
-        found = await lists.ask((state, offset, limit), keeper.content.mark, read)
+        found = await keeper.lists.ask((state, offset, limit), keeper.content.mark, read)
         return absent("list", "on this page") if found is None else tagged(request, found.body, found.tag)
 
     @app.get(f"{_API}/submissions/{{id}}")
@@ -69,7 +64,7 @@ def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
             digest = bytes.fromhex(id)
         except ValueError:
             return absent("submission", "of this node")
-        found = await details.ask(digest, keeper.stretch, partial(keeper.submission, digest))
+        found = await keeper.details.ask(digest, keeper.stretch, partial(keeper.submission, digest))
         return absent("submission", "of this node") if found is None else tagged(request, found.body, found.tag)
 
 

@@ -20,6 +20,7 @@ from node.contributor.submission_log import NotedSettlements, SubmissionLog
 from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ChainError
+from protocol.page.inquiries import PageInquiries
 from protocol.page.keeper import TURN_SECONDS, Keeper, PageContent
 from protocol.page.log_tail import LogTail, last_of
 from protocol.page.redaction import PageSecrets
@@ -44,6 +45,8 @@ class NodePageKeeper(Keeper[PageContent]):
         self._tail = tail
         rpc = settings.chain.rpc
         self.secrets = PageSecrets((rpc,) if isinstance(rpc, str) else rpc, (place.path / "keys",))
+        self.lists, self.details = (PageInquiries(self.secrets.document) for _ in range(2))
+        """The second wait for the chain."""
         self._policy: Policy | None = None
         self._told: dict[str, Any] | None = None
         self._told_at: float | None = None
@@ -52,6 +55,11 @@ class NodePageKeeper(Keeper[PageContent]):
         self._settlements: NotedSettlements = {}
         self._kept: Counter[str] | None = None
         self._summed: tuple[object, tuple[dict[str, Any], dict[str, Any]]] = (None, ({}, {}))
+
+    def __exit__(self, *_: object) -> None:
+        for inquiries in (self.lists, self.details):
+            inquiries.close()
+        super().__exit__(*_)
 
     def _open(self, opened: ExitStack) -> Callable[[], None]:
         self._summed = None, ({}, {})
