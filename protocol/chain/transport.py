@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
+from traceback import extract_tb
 from typing import Any
 
 import requests
@@ -42,8 +43,10 @@ def reading_answer() -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Not with its words: the URL may be among them.
-        raise Failed(f"answers nonsense ({type(error).__name__})", "malformed") from None
+        # Not with its words: the URL may be among them. With its place, for it may be a mistake of ours.
+        at = extract_tb(error.__traceback__)[-1]
+        place = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
+        raise Failed(f"answers nonsense ({type(error).__name__} in {place})", "malformed") from None
 
 
 class RpcTransport:
