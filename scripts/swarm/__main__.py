@@ -18,6 +18,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        interruption.end()
 
 
 if __name__ == "__main__":

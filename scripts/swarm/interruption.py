@@ -47,6 +47,11 @@ class Interruption:
         """From here on nothing is raised, until the process has ended: it stops by itself, and a signal makes it quicker."""
         self._is_raising, self.hasten = False, hasten
 
+    def end(self) -> None:
+        """From here on nothing is heard: Python gives signals back to the system as it ends, and the next one would be its exit status."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
     def _on_signal(self, *_: object) -> None:
         self.came = True
         if self._is_raising:

@@ -167,6 +167,20 @@ except KeyboardInterrupt:
         assert b"KeyboardInterrupt" not in at.shown
 
 
+def test_a_signal_while_python_ends_is_not_heard() -> None:
+    program = body("""
+import os, signal
+class Last:
+    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGINT):
+        kill(me, number)
+last = Last()
+interruption.end()
+sys.exit(3)
+""")
+    with terminal("-c", program) as at:
+        assert at.ended() == 3
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks into /proc, and wants the env of GNU")
 def test_ctrl_c_while_python_starts_is_heard_when_the_demo_listens(tmp_path: Path) -> None:
     with demo(tmp_path / "swarm") as at:
