@@ -126,6 +126,9 @@ def test_relays_take_different_chunks_from_the_origin_and_the_rest_from_each_oth
     assert all(contents(stores[name].folder(1)) == {"model": content} for name in names)
 
 
+# In whole runs on a busy machine, never alone, a node was seen to ask the origin for a chunk, and nobody knows yet why: once more, and the summary
+# tells of it.
+@pytest.mark.flaky(reruns=1, only_rerun=["AssertionError"])
 def test_nodes_leave_the_origin_alone_while_a_relay_is_fetching(
     cast: Cast, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,9 +149,8 @@ def test_nodes_leave_the_origin_alone_while_a_relay_is_fetching(
     gate.opened.set()
     assert all(node.finish() == {"model": content} for node in nodes)
     relay.finish()
-    # Not none: in whole runs on a busy machine, never alone, one node of three was seen to ask the origin for a chunk; not found out why.
     brought = [(dict(node.client.statistics.bytes_from), node.client.statistics.failovers) for node in nodes]
-    assert sum(of.get("origin", 0) for of, _ in brought) <= len(content) / 5, f"a fifth of one copy: {brought}"
+    assert [set(of) for of, _ in brought] == [{"relay"}] * 3, brought
 
 
 def test_a_node_that_hears_of_a_version_before_the_relay_waits_for_it(cast: Cast, content: bytes) -> None:
