@@ -197,7 +197,9 @@ class Answers:
         """A descriptor, and the file's size where that is not the descriptor's."""
         growing = self.store.growing(step)
         if growing is not None and bounds is not None:
-            return growing.open_range(name, int(bounds["first"]), int(bounds["last"])), None
+            fd = growing.open_range(name, int(bounds["first"]), int(bounds["last"]))
+            if fd is not None or self.store.growing(step) is growing:
+                return fd, None  # else it has become complete meanwhile, and closed what it was written with
         return self.store.open_file(step, name), None
 
     def _open_opened(
