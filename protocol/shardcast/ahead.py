@@ -12,7 +12,8 @@ Where deltas can make the version out of one that is here, they will be far fewe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Event
@@ -45,6 +46,7 @@ LABEL = "ahead"
 """Of the draft that this fetches into."""
 
 _PAUSE_SECONDS = 1.0  # between looks at a version of which all is here
+_AGAIN_SECONDS = 0.25  # before a relay is asked again that did not have a chunk which it had told of
 _LOOK_SECONDS = 0.5  # longest wait for a teller before it is looked after what lags
 _GONE_SECONDS = 15.0  # after which a draft that no teller shows is thrown away
 _STALL_SECONDS = 180.0  # after which one is that does not grow
@@ -145,8 +147,8 @@ class Ahead:
             return Inquiry(schedule, relay, self.step, count, client.timeouts, fetch.deadline, target)
 
         perform = fetch.performing(
-            partial, outline, schedule, lambda step, name: opened_file_target(step, opening.id, name), chunks=chunks,
-            arrived=self._note,
+            partial, outline, schedule, lambda step, name: opened_file_target(step, opening.id, name),
+            self._passed_over, chunks=chunks, arrived=self._note,
         )  # fmt: skip
         shown = OpenedVersion(listing, partial.reopen, schedule)
         with client.interruptible(schedule):
@@ -188,6 +190,17 @@ class Ahead:
                 present.append(number)
                 self._note(chunks[number])
         schedule.reveal(fresh, present)
+
+    @contextmanager
+    def _passed_over(self, source: Source) -> Iterator[None]:
+        """Within the block a relay may say that it does not have a chunk: as soon as it knows that the version is whole it shows no more that this
+        is being written. Several chunks may be asked for at that moment, and the version itself is fetched by whom they speak well of."""
+        try:
+            yield
+        except NotServed as error:
+            if error.status != HTTPStatus.NOT_FOUND or not source.is_relay:
+                raise
+            raise NotServed(error.status, _AGAIN_SECONDS) from error
 
     def _note(self, chunk: Chunk) -> None:
         self.verified[chunk.file.name, chunk.offset] = chunk.blake3

@@ -100,10 +100,14 @@ class Standing:
         self._failures = 0
 
     def rest(self, reason: str, now: float, seconds: float) -> None:
-        """Leaves the source alone for so long, and longer each time in a row as after a failure, which this is not."""
+        """Leaves the source alone for so long, and longer each time in a row as after a failure, which this is not. What was asked of it before,
+        and is refused while it rests already, is the same time."""
+        self.last_failure = reason
+        if now < self.rests_until:
+            self.rests_until = max(self.rests_until, now + seconds)
+            return
         self.rests_until = now + max(seconds, min(_REST_MAX, _REST_FIRST * 2.0 ** min(self._failures, 16)))
         self._failures += 1
-        self.last_failure = reason
 
     def failed(self, reason: str, now: float) -> None:
         self._success = _KEPT * self.success(now)

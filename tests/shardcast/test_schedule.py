@@ -128,6 +128,17 @@ def test_a_crowd_of_names_that_never_delivered_cannot_drown_those_that_did() -> 
     assert shares(standings, [*crowd, FAST])["crowd 7"] > 0, "a newcomer gets its chance"
 
 
+def test_what_a_source_refuses_while_it_rests_already_makes_no_rest_longer() -> None:
+    standing = Standing()
+    for _ in range(12):  # as many as are under way at once
+        standing.rest("busy", 0.0, 0.25)
+    assert standing.rests_until == 0.25
+    standing.rest("busy", 0.1, 2.0)
+    assert standing.rests_until == pytest.approx(2.1), "unless it asks for more"
+    standing.rest("busy", 3.0, 0.0)
+    assert standing.rests_until == pytest.approx(3.1), "the second time in a row is twice as long as the first"
+
+
 def test_a_failed_source_rests_longer_every_time_but_never_for_long() -> None:
     stage = Stage(1, [FAST])
     rests = []

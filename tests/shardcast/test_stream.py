@@ -367,6 +367,24 @@ def test_a_relay_never_shows_a_chunk_that_it_does_not_have(cast: Cast, writer: W
     assert np.flatnonzero(shown.holding(0, 0.0).coming).size == 0, "what is not listed is not on its way"
 
 
+def test_a_relay_that_no_longer_shows_what_it_told_of_is_not_taken_for_one_that_fails(cast: Cast, writer: Writer) -> None:
+    """Relays know before nodes that a version is whole; whose requests are refused at that moment must not turn to the origin for the version."""
+    writer.write(CHUNKS)
+    honest, relay = writer.store.opened(STEP), cast.store("relay")
+    assert isinstance(honest, OpenedVersion)
+    refused: list[str] = []
+    relay.show_opened(STEP, OpenedVersion(honest.listing, refused.append))  # type: ignore[arg-type]
+    node = Party(cast, "node", [relay_at(cast.serve(relay).url), writer.source], timeouts=Timeouts(idle=DEADLINE))
+    wait_until(lambda: len(refused) >= 4)
+    standing = node.client._standings["relay"]
+    assert standing.success(0.0) == 1.0 and not standing.has_only_failed
+    assert "origin" not in node.client.statistics.bytes_from
+    relay.hide_opened(STEP, relay.opened(STEP))  # type: ignore[arg-type]
+    relay.show_opened(STEP, honest)
+    wait_until(lambda: node.present == CHUNKS + 1)
+    assert not node.client.statistics.violations
+
+
 def drip(request: Request) -> None:
     """Never idle, never done."""
     request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
