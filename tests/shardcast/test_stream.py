@@ -367,7 +367,9 @@ def test_a_relay_never_shows_a_chunk_that_it_does_not_have(cast: Cast, writer: W
     assert np.flatnonzero(shown.holding(0, 0.0).coming).size == 0, "what is not listed is not on its way"
 
 
-def test_a_relay_that_no_longer_shows_what_it_told_of_is_not_taken_for_one_that_fails(cast: Cast, writer: Writer) -> None:
+def test_a_relay_that_no_longer_shows_what_it_told_of_is_not_taken_for_one_that_fails(
+    cast: Cast, writer: Writer
+) -> None:
     """Relays know before nodes that a version is whole; whose requests are refused at that moment must not turn to the origin for the version."""
     writer.write(CHUNKS)
     honest, relay = writer.store.opened(STEP), cast.store("relay")
