@@ -27,6 +27,9 @@ class WorkSettings(Settings):
     """Pause after a peer or endpoint failed."""
     only_wanted: bool = True
     """Whether the node makes only what the trainer says it still wants, and leaves the rest; work is paid alike."""
+    progress_minutes: float = Field(default=60.0, ge=0)
+    """Of the node's own work, without any of it being accepted, after which the node starts afresh, once, and ends the next time (exit code 5): it says why. At
+    least ten times what one submission takes. Waiting for chain, run, hub, weights or validators does not count; 0: it works on for ever."""
     answer_matrix_challenges: bool = True
     """Whether validators may ask this machine for the product of two matrices now and then, to show its speed in status."""
 

@@ -96,6 +96,7 @@ class Workbench:
         self._say("fetching weights", step=publication.step)
         folder = self._versions.folder(publication)
         with self._versions.store.lease(publication.step):
+            self._say("loading", step=publication.step)
             try:
                 self.equipment.load(folder, publication.manifest, self._versions.notice(publication))
             except IntegrityError as error:

@@ -28,6 +28,7 @@ from node.contributor.settings import SeederSettings, WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
 from node.contributor.wanted import AT_AN_END
+from node.contributor.watchdog import NoProgress, ProgressWatch
 from node.contributor.workbench import NotRepeated, Workbench
 from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
@@ -51,7 +52,7 @@ _TOKENS = metrics.counter("murmur_node_generated_tokens_total", "Completion toke
 _GENERATION = metrics.histogram("murmur_node_generation_seconds", "Time to generate one submission and score it.")
 _SECONDS = metrics.counter(
     "murmur_node_seconds_total",
-    "Time spent, by phase: starting, waiting, fetching weights, probing, generating, checking, submitting.",
+    "Time spent, by phase: starting, waiting, fetching weights, loading, probing, generating, checking, submitting.",
     "phase",
 )
 _BEACON_SECONDS = (
@@ -88,9 +89,11 @@ class Worker:
         measure: Callable[[], Measurement] | None = None,
         product: Callable[[Int8, Int8], Int32] = challenge.product,
         clock: Clock = SYSTEM,
+        end: Callable[[NoProgress], None] = lambda why: None,
     ) -> None:
         """`engine` is as an Equipment's, by default that of unset settings; `measure` makes the measurement of its device, by default
-        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it and for every chunk of weights; `product` answers challenges.
+        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it and for every chunk of weights; `product` answers challenges;
+        `end` is called from a thread where the loop hangs in one piece of work.
 
         `serve` says how this node serves weights to others, if it does.
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
@@ -106,6 +109,8 @@ class Worker:
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
         self.submissions = SubmissionLog(home.data / submission_log.FILE)
+        self._watchdog = ProgressWatch(self.submissions, 60 * settings.progress_minutes, clock)
+        self._end = end
         self._alone = Alone(connection.chain, connection.run, self._address, self.submissions)
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
@@ -146,10 +151,13 @@ class Worker:
         if self._challenged is not None:
             asked = self._stop, self._verdicts.mail.challenged
             threading.Thread(target=self._challenged.follow, args=asked, name="challenges", daemon=True).start()
+        watched = self._stop, self._end
+        threading.Thread(target=self._watchdog.watch, args=watched, name="watchdog", daemon=True).start()
         with nullcontext() if self._serve is None else self._workbench.serving(self._serve):
             try:
                 while not self._stop.is_set():
                     self._try_turn()
+                    self._watchdog.look()
                 if self._made:
                     self._commit(None)
             except Exception:
@@ -169,6 +177,8 @@ class Worker:
         except Exception as error:  # noqa: BLE001  logged there
             reason, pause = self._failures.failed(error)
             self._say("waiting", reason=reason)
+            if not isinstance(error, MurmurationError):
+                self._watchdog.says("waiting", trouble=reason)
             if isinstance(error, TryAgain):
                 pause = max(pause, error.pause)
             else:
@@ -247,6 +257,7 @@ class Worker:
         self._say("checking", **at)
         self._check(made)
         self._took = self._clock.monotonic() - began
+        self._watchdog.took(self._took)
         if not self._made:
             self._made_at = self._clock.monotonic()
         self._made.append(made)
@@ -298,4 +309,5 @@ class Worker:
         now = self._clock.monotonic()
         _SECONDS.add(now - self._since, phase=self._phase)
         self._phase, self._since = state, now
+        self._watchdog.says(state)
         self._home.write_status(state=state, **self._pace, **more)

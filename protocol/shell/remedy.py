@@ -7,7 +7,7 @@ from protocol.shell.lookups import CHAIN, OF_TRAINER, Word
 
 OPERATOR = "its operator: see that the port is open and public_url leads to it"
 """What to try where an endpoint was found, and what it serves is not to be had."""
-RESUME = "murmur trainer resume @run.toml"
+RESUME = "murmur trainer run @run.toml"
 
 _UNREACHABLE = "a firewall or NAT on the way drops what comes to that port, or the machine is off"
 _DIALLED = {

@@ -172,10 +172,9 @@ class Standpoint:
 
     @property
     def start(self) -> str:
-        """What starts the role, or goes on with a run that has a checkpoint."""
+        """What starts the role."""
         if self.role == TRAINER:
-            is_begun = self.data is not None and any((self.data.parent / "checkpoints").glob("step_*"))
-            return f"murmur trainer {'resume' if is_begun else 'run'} {self._file}"
+            return f"murmur trainer run {self._file}"
         return self.command("node start" if self.role == "node" else f"murmur {self.role} start")
 
     def command(self, text: str) -> str:

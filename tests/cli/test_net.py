@@ -743,7 +743,7 @@ def test_a_hub_that_is_down_is_started_again_and_moves_nowhere(
     assert f"✗ {hub.peer_id} the trainer's peer, named by 1 peer" in hub_section
     assert "not found" not in hub_section
     for said in (status, trace):
-        assert "the hub is not running: its operator starts it (murmur trainer resume @run.toml)" in said
+        assert "the hub is not running: its operator starts it (murmur trainer run @run.toml)" in said
         assert "murmur run locate" not in said
         assert "peers.listen" not in said
 
@@ -789,16 +789,12 @@ def test_why_a_call_failed_is_said_in_the_systems_words() -> None:
         assert why(late.value) == "no answer in time"
 
 
-def test_what_starts_a_role_is_the_command_for_its_home_and_of_a_run_that_was_begun_resume(
-    operator: Operator, network: Network, tmp_path: Path
-) -> None:
+def test_what_starts_a_role_is_the_command_for_its_home(operator: Operator, network: Network, tmp_path: Path) -> None:
     operator.settle(network.host())
     assert operator.json("status")["problems"][0]["try"] == f"murmur relay start --home {operator.home}"  # type: ignore[index]
     file = tmp_path / "my run.toml"
     file.write_text((operator.home / "relay.toml").read_text() + "\n[trainer]\noutput = 'out'\n")
     assert standpoint.find(f"@{file}").start == f"murmur trainer run '@{file}'"
-    (tmp_path / "out" / "checkpoints" / "step_1").mkdir(parents=True)
-    assert standpoint.find(f"@{file}").start == f"murmur trainer resume '@{file}'"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_a_run_in_progress_is_not_begun_again(bench: Bench) -> None:
     assert (caught.value.exit_code, caught.value.hint) == (2, "murmur trainer resume")
     assert not bench.layout.hub.exists()  # nothing was started
     assert not bench.layout.status.exists()  # nor said
+
+
+def test_what_has_begun_is_gone_on_with_by_whoever_does_not_say(bench: Bench) -> None:
+    bench.checkpoint(0)
+    trainer, opened = bench.trainer(), []
+    trainer._open_world = lambda begins: opened.append(begins) or trainer._stop.set()  # type: ignore[method-assign]
+    with suppress(Exception):  # nothing else is up
+        trainer.run(resume=None)
+    assert opened == [False]
 
 
 def test_nothing_is_resumed_where_there_is_nothing(bench: Bench) -> None:

@@ -126,13 +126,7 @@ def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, peers: P
         checkpoint = run.folder / "checkpoint"
         shutil.copytree(run.layout.checkpoints / "step_0", checkpoint)
 
-        refused = run.murmur("run")
-        assert refused.wait(60) == 2
-        assert "holds a run in progress" in refused.tail()
-        assert "murmur trainer resume" in refused.tail()
-        assert run.status()["state"] != "starting"  # what the first one said last still stands
-
-        second = run.murmur("resume")
+        second = run.murmur("run")  # whoever starts it again need not know that it had begun
         run.wait(second, lambda: run.published() > len(before), "a version of the second life is out")
         hub = run.hub()
         os.kill(hub["pid"], signal.SIGKILL)  # its next life has another port

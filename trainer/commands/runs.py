@@ -33,19 +33,19 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every setting and
 def run(
     file: File, password_file: PasswordFile = None, set_: Set = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Start training, with the hub beside it, until the last step or until stopped (Ctrl-C)."""
-    _train(file, password_file, set_, dry_run, as_json, resume=False)
+    """Train, with the hub beside it, until the last step or until stopped (Ctrl-C); from the newest checkpoint where there is one."""
+    _train(file, password_file, set_, dry_run, as_json, must_resume=False)
 
 
 def resume(
     file: File, password_file: PasswordFile = None, set_: Set = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Go on from the newest checkpoint."""
-    _train(file, password_file, set_, dry_run, as_json, resume=True)
+    """Go on from the newest checkpoint, as `run` does; an error where there is none."""
+    _train(file, password_file, set_, dry_run, as_json, must_resume=True)
 
 
 def _train(
-    file: str, password_file: Path | None, set_: list[str] | None, dry_run: bool, as_json: bool, *, resume: bool
+    file: str, password_file: Path | None, set_: list[str] | None, dry_run: bool, as_json: bool, *, must_resume: bool
 ) -> None:
     from protocol.logs import set_up_logging
     from protocol.settings import as_environment, parse_overrides
@@ -62,18 +62,20 @@ def _train(
     layout = Layout(path, loaded.value)
     from trainer.learning.ranks import torchrun
 
-    if resume:
+    if must_resume:
         layout.require_checkpoint(f"murmur trainer run @{path}")
     with torchrun() as ranks:
         if ranks.leads:
-            _lead(loaded.value, layout, password_file, ranks, resume=resume)
+            _lead(loaded.value, layout, password_file, ranks, resume=True if must_resume else None)
         else:
             from trainer.commands.follow import follow_rank
 
             follow_rank(loaded.value.trainer, loaded.value.engine, layout, ranks)
 
 
-def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ranks: Ranks, *, resume: bool) -> None:
+def _lead(
+    settings: RunSettings, layout: Layout, password_file: Path | None, ranks: Ranks, *, resume: bool | None
+) -> None:
     from protocol.exporter import Exporter, Health
     from protocol.shell import runfile
     from protocol.shell.signals import until_signalled

@@ -117,8 +117,8 @@ class Training(ABC):
         """Each with its `step` and `score`."""
         return self._report.evaluations
 
-    def run(self, *, resume: bool) -> None:
-        """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk.
+    def run(self, *, resume: bool | None) -> None:
+        """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk; None goes on with what is there, and begins where nothing is.
 
         A signal ends the start where it is, since nothing is lost by it; a training finishes its step, and saves it.
         """
@@ -178,13 +178,13 @@ class Training(ABC):
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
-    def _open(self, resume: bool) -> None:
+    def _open(self, resume: bool | None) -> None:
         self._checkpoints = Checkpoints(
             self._layout.checkpoints, self._t.checkpoints_kept, keep_every=self._t.checkpoint_keep_every
         )
         found = self._checkpoints.newest()
         begin, go_on = self._beginning
-        if found and not resume:
+        if found and resume is False:
             raise UsageError(f"{self._layout.checkpoints} holds a run in progress", hint=go_on)
         if resume and not found:
             raise UsageError(f"there is no checkpoint in {self._layout.checkpoints}", hint=begin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -12,9 +13,13 @@ import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from protocol.shell.cli import PasswordFile
+from protocol.shell.home import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
+    from node.contributor.settings import NodeSettings
+    from node.contributor.watchdog import NoProgress
     from node.engine import Engine
+    from protocol.shell.home import Home
 
 
 def register(app: typer.Typer) -> None:
@@ -68,16 +73,36 @@ def run_worker(
     home: Path, password_file: Path | None, engine: Callable[[str], Engine] | None = None, *, adopt: bool = False
 ) -> None:
     """Runs a worker with the engine of its settings or another one."""
+    from node.contributor import watchdog
+
+    place = open_home(home)
+    node = settings(place).value
+    if node.serve.enabled:
+        node.serve.require_ready()
+    may_be_fresh = watchdog.may_start_fresh(_asks_nobody(password_file))
+    try:
+        _work(place, node, password_file, engine, adopt=adopt, end=watchdog.end_of_hanging(may_be_fresh))
+    except watchdog.NoProgress as error:
+        if not may_be_fresh:
+            raise
+        watchdog.fresh_start(error)
+
+
+def _asks_nobody(password_file: Path | None) -> bool:
+    """Whether a password can be read once more; from a pipe it cannot."""
+    return PASSWORD_VARIABLE in os.environ if password_file is None else password_file.is_file()
+
+
+def _work(
+    place: Home, node: NodeSettings, password_file: Path | None, engine: Callable[[str], Engine] | None, *, adopt: bool,
+    end: Callable[[NoProgress], None],
+) -> None:  # fmt: skip
     from node.contributor.page.service import page_of_running_node
     from node.contributor.worker import Worker
     from node.engine import int8
     from node.engine.hardware import measure_of
     from protocol.shell.role import role
 
-    place = open_home(home)
-    node = settings(place).value
-    if node.serve.enabled:
-        node.serve.require_ready()
     with (
         role(place, node, password_file, what="a turn of the node") as up,
         page_of_running_node(place, node, up.connection.chain),
@@ -94,6 +119,7 @@ def run_worker(
             progress=up.progress,
             measure=measure,
             product=partial(int8.product, node.engine.device),
+            end=end,
         )
         with closing(worker):
             worker.run()
