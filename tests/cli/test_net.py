@@ -802,15 +802,12 @@ def stranger(tmp_path: Path) -> Iterator[None]:
     """Another user looks, who may enter the folder of the test."""
     if os.geteuid():
         pytest.skip("only root may become another user")
-    folders = [folder for folder in tmp_path.parents if folder.is_relative_to("/tmp") and folder != Path("/tmp")]
-    before = [(folder, folder.stat().st_mode) for folder in (tmp_path, *folders)]
-    for folder, mode in before:
-        folder.chmod(mode | 0o55)
+    for folder in (tmp_path, *tmp_path.parents):  # left so: other tests may be strangers in the same ones
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o55)
     os.seteuid(65_534)
     yield
     os.seteuid(0)
-    for folder, mode in before:
-        folder.chmod(mode)
 
 
 @pytest.mark.parametrize("closed", [".", "relay.toml", "data", "data/network.json"])
