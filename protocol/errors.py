@@ -103,6 +103,10 @@ class DiskFailed(PreflightError):
     default_hint = "what is wrong with the disk is in the system's log (dmesg)"
 
 
+class DiskFull(PreflightError):
+    """Nothing is lost: what was to be written is not begun, or begun again."""
+
+
 class InsufficientFunds(MurmurationError):
     exit_code = 6
 

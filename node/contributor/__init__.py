@@ -6,7 +6,8 @@ next_submission.py  whether there is something to do, and what
 workbench.py   engine, weights, judging                 generation.py      one rollout file
 delivery.py    commitment and upload                    defence.py         appeals
 verdicts.py    what validators said                     failures.py        what ends the node, what is tried again
-watchdog.py    ends a node that works for nothing
+watchdog.py    ends a node that works for nothing       room.py            whether the disk has room for more work
+alerts.py      what its operator is told of
 submission_log.py  what was submitted and what became of it
 standing.py    how the node stands in the sums over its work
 case_story.py  cases against the seat, as they are told    next_step.py       what to do next

@@ -4,7 +4,8 @@
 | peers, endpoints, a hub that refuses, dear gas             | tried again after `retry_seconds`                               |
 | memory for the engine: another program has it              | tried again, after pauses that grow                             |
 | anything unknown: a fault of the program, or a device lost | the same, with its traceback in the log; after some in a row, the end: a fresh process may be able to |
-| a disk that is full or may not be written                  | the end: nothing that is made can be kept                       |
+| a disk that is full                                        | tried again, after pauses that grow; what is committed still goes to the hub |
+| a disk that may not be written                             | the end: nothing that is made can be kept                       |
 | this node's own trouble (no seat, no money, false work)    | the end                                                         |
 
 Each turn begins with cases and uploads, so that they go on while work cannot be made; and a node that ends delivers first what
@@ -43,6 +44,10 @@ class Failures:
 
     def failed(self, error: Exception) -> tuple[str, float]:
         """(why, for how many seconds to wait). Raises what the node ends with."""
+        if (full := machine.full_disk(error)) is not None:
+            pause = self._backoff.failed()
+            log.warning("%s; %s; trying again in %.0f s", full, full.hint, pause)
+            return str(full), pause
         if isinstance(error, MurmurationError):
             if is_fatal(error):
                 raise error

@@ -15,11 +15,14 @@ _AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the 
 
 
 class NextSubmission:
-    def __init__(self, connection: Connection, say: Callable[..., None]) -> None:
-        """`say` tells the node's status."""
+    def __init__(
+        self, connection: Connection, say: Callable[..., None], claimable: Callable[[int], None] = lambda units: None
+    ) -> None:
+        """`say` tells the node's status; `claimable` hears how many units can be claimed."""
         self._c = connection
         self._address = connection.key.address
         self._say = say
+        self._claimable = claimable
 
     def seat(self) -> Seat:
         """The node's seat. Raises PreflightError where it holds none (any more)."""
@@ -82,6 +85,7 @@ class NextSubmission:
     @property
     def _at_risk(self) -> int:
         """Units that wait for the window or for a case."""
-        units = self._c.chain.claimable(self._c.run, self._address)[1]
+        ready, units = self._c.chain.claimable(self._c.run, self._address)
+        self._claimable(ready)
         _AT_RISK.set(units)
         return units

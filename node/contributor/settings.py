@@ -12,6 +12,7 @@ from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
 from protocol.shardcast.settings import ServingSettings
+from protocol.shell.notify import NotifySettings
 from protocol.shell.peers import PeerSettings
 
 
@@ -30,6 +31,8 @@ class WorkSettings(Settings):
     progress_minutes: float = Field(default=60.0, ge=0)
     """Of the node's own work, without any of it being accepted, after which the node starts afresh, once, and ends the next time (exit code 5): it says why. At
     least ten times what one submission takes. Waiting for chain, run, hub, weights or validators does not count; 0: it works on for ever."""
+    disk_low_gb: float = Field(default=5.0, ge=0)
+    """Free gigabytes below which the log warns. Below 1.07 (1 GiB) the node waits for room, whatever is set here."""
     answer_matrix_challenges: bool = True
     """Whether validators may ask this machine for the product of two matrices now and then, to show its speed in status."""
 
@@ -62,3 +65,4 @@ class NodeSettings(Settings):
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
     page: PageSettings = PageSettings()
+    notify: NotifySettings = NotifySettings()

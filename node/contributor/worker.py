@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
-from node.contributor import submission_log
+from node.contributor import alerts, submission_log
+from node.contributor.alerts import Alerts
 from node.contributor.alone import Alone, last_place
 from node.contributor.beacons import Beacons
 from node.contributor.challenged import ChallengedSeat
@@ -23,6 +24,7 @@ from node.contributor.demand import Demand
 from node.contributor.failures import Failures
 from node.contributor.generation import Made, Place
 from node.contributor.next_submission import NextSubmission
+from node.contributor.room import DiskRoom
 from node.contributor.seat_class import SeatClass
 from node.contributor.settings import SeederSettings, WorkSettings
 from node.contributor.submission_log import SubmissionLog
@@ -37,13 +39,15 @@ from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Publication, Seat
 from protocol.challenge import Int8, Int32
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError, TransactionReverted
+from protocol.errors import DiskFull, MurmurationError, TransactionReverted
 from protocol.gossip.messages import HEAD, NEED
 from protocol.history import kept_seconds
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
+from protocol.shell import machine
 from protocol.shell.connection import Connection
 from protocol.shell.home import Home
+from protocol.shell.notify import Notifier
 from protocol.shell.signals import Ending
 
 log = logging.getLogger("node")
@@ -90,10 +94,12 @@ class Worker:
         product: Callable[[Int8, Int8], Int32] = challenge.product,
         clock: Clock = SYSTEM,
         end: Callable[[NoProgress], None] = lambda why: None,
+        notifier: Notifier | None = None,
+        rewards_from: float = 1.0,
     ) -> None:
         """`engine` is as an Equipment's, by default that of unset settings; `measure` makes the measurement of its device, by default
         that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it and for every chunk of weights; `product` answers challenges;
-        `end` is called from a thread where the loop hangs in one piece of work.
+        `end` is called from a thread where the loop hangs in one piece of work. `notifier` tells its operator what happens, of rewards from so many tokens on.
 
         `serve` says how this node serves weights to others, if it does.
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
@@ -111,6 +117,8 @@ class Worker:
         self.submissions = SubmissionLog(home.data / submission_log.FILE)
         self._watchdog = ProgressWatch(self.submissions, 60 * settings.progress_minutes, clock)
         self._end = end
+        self._alerts = Alerts(notifier, home.data / alerts.FILE, rewards_from)
+        self._room = DiskRoom(home.data, int(settings.disk_low_gb * 1e9), clock)
         self._alone = Alone(connection.chain, connection.run, self._address, self.submissions)
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
@@ -122,7 +130,9 @@ class Worker:
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         bench, notices = self._workbench, self._workbench.notices
         self._beacons = Beacons(connection, sender)
-        self._next = NextSubmission(connection, self._say)
+        self._next = NextSubmission(
+            connection, self._say, lambda units: self._alerts.claimable(units, connection.policy)
+        )
         self._looks = connection.chain.turns()
         self._together = settings.commit_seconds
         self._made: list[Made] = []  # checked, and not committed yet: of one version, in order
@@ -160,8 +170,10 @@ class Worker:
                     self._watchdog.look()
                 if self._made:
                     self._commit(None)
-            except Exception:
+            except Exception as error:
                 self._delivery.deliver_rest()
+                if isinstance(error, MurmurationError):
+                    self._alerts.ended(error)
                 raise
 
     def close(self) -> None:
@@ -176,7 +188,10 @@ class Worker:
             self._turn()
         except Exception as error:  # noqa: BLE001  logged there
             reason, pause = self._failures.failed(error)
-            self._say("waiting", reason=reason)
+            with suppress(DiskFull):
+                self._say("waiting", reason=reason)
+            if machine.full_disk(error):
+                self._alerts.disk(reason)
             if not isinstance(error, MurmurationError):
                 self._watchdog.says("waiting", trouble=reason)
             if isinstance(error, TryAgain):
@@ -204,6 +219,15 @@ class Worker:
             )
             self._news.wait(self._stop, pause, seldom=is_delivered and not lacks_beacon_alone)
             return
+        reason = self._room.reason_to_wait()
+        self._alerts.disk(reason)
+        if reason and self._made:
+            self._commit(head)
+            return
+        if reason:
+            self._say("waiting", reason=reason)
+            self._news.wait(self._stop, self._c.settings.poll_seconds)
+            return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
         self._workbench.require_reference(head)
         if self._workbench.load(head):
@@ -222,6 +246,7 @@ class Worker:
     def _look(self) -> tuple[Seat, Publication | None, bytes | None, int | None, bool]:
         """(the seat, the newest version, its beacon, the next sequence for it, whether nothing is left to be delivered)"""
         seat = self._next.seat()
+        self._alerts.saw(seat, self._c.policy, self._c.block_time())
         if seat.open_cases:
             self._defence.turn(seat)
         self._c.spec.require_hardware(seat.hardware)

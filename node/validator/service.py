@@ -168,14 +168,17 @@ class ValidatorService:
                 if more:
                     continue
             except MurmurationError as error:
-                if is_fatal(error):
+                if is_fatal(error) and not machine.full_disk(error):
                     raise
                 log.warning("%s; trying again", error)
                 self._clock.wait(self._stop, self._settings.retry_seconds)
             except Exception as error:
-                if machine.trouble(error):
+                if (full := machine.full_disk(error)) is not None:
+                    log.warning("%s; %s; trying again", full, full.hint)
+                elif machine.trouble(error):
                     raise
-                log.exception("this should not happen; trying again")
+                else:
+                    log.exception("this should not happen; trying again")
                 self._clock.wait(self._stop, self._settings.retry_seconds)
             self._clock.wait(self._stop, self._c.settings.poll_seconds)
 

@@ -28,7 +28,15 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import Final, Protocol
 
-from protocol.errors import DiskFailed, IntegrityError, LockHeld, PreflightError, ProtocolViolation, UsageError
+from protocol.errors import (
+    DiskFailed,
+    DiskFull,
+    IntegrityError,
+    LockHeld,
+    PreflightError,
+    ProtocolViolation,
+    UsageError,
+)
 from protocol.shardcast.holding import Holding
 
 MANIFEST_NAME = ".manifest.json"  # hidden: no file of a version may start with a dot
@@ -60,7 +68,7 @@ def disk_errors(where: Path, *, is_sync: bool = False) -> Iterator[None]:
     except OSError as error:
         kind = DiskFailed if is_sync or error.errno in _FAILED else PreflightError
         if error.errno in _FULL:
-            raise kind(f"the disk of {where} is full", hint=_MORE_SPACE) from error
+            raise (DiskFailed if is_sync else DiskFull)(f"the disk of {where} is full", hint=_MORE_SPACE) from error
         raise kind(f"cannot use {error.filename or where}: {error.strerror}") from error
 
 
@@ -420,7 +428,7 @@ class VersionStore:
         wanted = max(0, size - present) + self._reserve
         free = self._free_space(self.root)
         if free < wanted:
-            raise PreflightError(
+            raise DiskFull(
                 f"{self.root} has {free} bytes free, but this version needs {wanted}, {self._reserve} of them in reserve",
                 hint=_MORE_SPACE,
             )

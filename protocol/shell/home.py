@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protocol.errors import ConfigError, LockHeld, PreflightError, UsageError
+from protocol.errors import ConfigError, DiskFull, LockHeld, PreflightError, UsageError
 
 if TYPE_CHECKING:
     from protocol.identity import Key
@@ -182,7 +183,8 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value))
         os.replace(temporary, path)
     except OSError as error:
-        raise PreflightError(
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else PreflightError
+        raise kind(
             f"cannot write {path}: {error.strerror}", hint="free some space or check the folder's rights"
         ) from error
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command()(start)
     app.command()(page)
+    app.command()(notify)
 
 
 def start(
@@ -69,6 +70,28 @@ def page(home: HomeOption = DEFAULT_HOME) -> None:
         ending.wait()
 
 
+def notify(home: HomeOption = DEFAULT_HOME) -> None:
+    """Send a test notification by each way that [notify] of node.toml names. Exit code 1 where one does not arrive."""
+    from protocol.errors import ConfigError
+    from protocol.shell.notify import notification
+
+    place = open_home(home)
+    node = settings(place).value
+    if not node.notify.ways:
+        raise ConfigError("[notify] names no way", hint="set notify.webhook or notify.command in node.toml")
+    one = notification("test", "this is how the node tells you what to look at", "", _who(place, node))
+    failed = False
+    for name, way in node.notify.ways.items():
+        try:
+            way(one)
+            typer.echo(f"delivered by {name}")
+        except OSError as error:
+            failed = True
+            typer.echo(f"not delivered by {name}: {error}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
 def run_worker(
     home: Path, password_file: Path | None, engine: Callable[[str], Engine] | None = None, *, adopt: bool = False
 ) -> None:
@@ -88,6 +111,10 @@ def run_worker(
         watchdog.fresh_start(error)
 
 
+def _who(place: Home, node: NodeSettings) -> dict[str, str]:
+    return {"role": "node", "address": place.address("node"), "run": str(node.chain.run)}
+
+
 def _asks_nobody(password_file: Path | None) -> bool:
     """Whether a password can be read once more; from a pipe it cannot."""
     return PASSWORD_VARIABLE in os.environ if password_file is None else password_file.is_file()
@@ -101,13 +128,21 @@ def _work(
     from node.contributor.worker import Worker
     from node.engine import int8
     from node.engine.hardware import measure_of
+    from protocol.shell.notify import Notifier
     from protocol.shell.role import role
 
     with (
         role(place, node, password_file, what="a turn of the node") as up,
         page_of_running_node(place, node, up.connection.chain),
+        Notifier(node.notify, _who(place, node)) as notifier,
     ):
         measure = partial(measure_of, node.engine)
+
+        def end_of_it(why: NoProgress) -> None:
+            notifier.tell("no_progress", f"the node ended: {why}", why.hint)
+            notifier.close()
+            end(why)
+
         worker = Worker(
             up.connection,
             place,
@@ -119,7 +154,9 @@ def _work(
             progress=up.progress,
             measure=measure,
             product=partial(int8.product, node.engine.device),
-            end=end,
+            end=end_of_it,
+            notifier=notifier,
+            rewards_from=node.notify.rewards_from,
         )
         with closing(worker):
             worker.run()
