@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from protocol.chain.types import Publication
     from protocol.runspec import RunSpec
 
+_NEWEST = 10  # submissions that --watch shows
 _DISPUTED_MOST = 20  # rejected submissions of which the chain is asked
 
 
@@ -37,15 +38,37 @@ def register(app: typer.Typer) -> None:
     app.command()(submissions)
 
 
-def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+def status(
+    home: HomeOption = DEFAULT_HOME,
+    as_json: Json = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every 15 seconds, with the newest submissions, until Ctrl-C.")
+    ] = False,
+) -> None:
     """Show seat, stake, work and rewards, and what to do next."""
-    from node.contributor.commands import status_text
+    from node.contributor.commands import status_text, submission_text
+    from protocol.shell.repeating import repeat
 
     place = open_home(home)
     node = settings(place).value
     with closing(SubmissionLog(place.data / submission_log.FILE)) as log:
-        data = collect(place, open_chain(node), node.chain.run, log)
-    emit(data, as_json, lambda: status_text.show(data))
+        chain = open_chain(node)
+
+        def look() -> dict[str, Any]:
+            newest = {"newest": [row_of(one) for one in log.all(most=_NEWEST)]} if watch else {}
+            return collect(place, chain, node.chain.run, log) | newest
+
+        def show(data: dict[str, Any]) -> None:
+            status_text.show(data)
+            if data.get("newest"):
+                typer.echo("\nNewest submissions")
+                submission_text.show_many(data["newest"])
+
+        if watch:
+            repeat(look, show, as_json=as_json)
+            return
+        data = look()
+    emit(data, as_json, lambda: show(data))
 
 
 def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str, Any]:
