@@ -43,6 +43,11 @@ def idle_cores() -> int:
     return max(1, cores() - round(os.getloadavg()[0]))
 
 
+def size(count: float) -> str:
+    """Bytes, for people."""
+    return f"{count / 2**30:.3g} GiB" if count >= 2**27 else f"{count / 2**20:.3g} MiB"
+
+
 def threads(each: int) -> int:
     """How many threads share work of which each holds `each` bytes: one a core, at most 16, as many as a part of the free memory has room
     for, and one at least."""

@@ -125,12 +125,14 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
-def write_toml(file: Path, tables: Mapping[str, Any], comment: str) -> None:
-    """Writes what `toml` makes, for files that commands make: all of it, or nothing. Raises PreflightError."""
+def write_toml(file: Path, tables: Mapping[str, Any], comment: str, *, mode: int | None = None) -> None:
+    """Writes what `toml` makes, for files that commands make: all of it, or nothing; with the rights of `mode`, else the usual ones. Raises PreflightError."""
     arriving = file.with_name(f".{file.name}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
+            if mode is not None:
+                arriving.touch(mode)
             arriving.write_text(toml(tables, comment))
             os.replace(arriving, file)
         except BaseException:

@@ -45,6 +45,11 @@ class Measurement:
     bandwidth: float
     """Bytes that the memory reads and writes together."""
 
+    def told(self) -> str:
+        """In a line."""
+        rates = ", ".join(f"{rate / 1e12:.2g} TFLOPS {dtype}" for dtype, rate in self.matrix.items())
+        return f"{self.device}: {resources.size(self.free)} of {resources.size(self.memory)} free, {rates}"
+
     def best(self, other: Measurement) -> Measurement:
         """The better of each rate, of two measurements of one device; `other` is the newer one."""
         matrix = {name: max(rate, other.matrix.get(name, 0.0)) for name, rate in self.matrix.items()}

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from protocol.shell.cli import Json, PasswordFile, emit, group
+from protocol.shell.cli import Fix, Json, PasswordFile, emit, group
 from protocol.shell.home import Home, default_home
 
 app = group("Lend bandwidth: fetch new weights first and serve them to nodes.")
-HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
+HomeOption = Annotated[
+    Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME", readable=False)
+]
 DEFAULT_HOME = default_home("relay")
 
 
@@ -37,7 +39,7 @@ def init(
     from node.relay.service import RelaySettings
     from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
-    from protocol.settings import checked, write_toml
+    from protocol.settings import checked
     from protocol.shardcast.settings import ServingSettings
 
     place = Home(home, "relay")
@@ -55,7 +57,7 @@ def init(
     }
     checked(RelaySettings, tables)
     key = place.new_key("relay", chain_id=chain.chain_id, password_file=password_file)
-    write_toml(place.config, tables, "Settings of a Murmuration relay.")
+    place.write_config(tables, "Settings of a Murmuration relay.")
     emit(
         {"home": str(home), "relay": key.address, "peer": key.peer_id},
         as_json,
@@ -66,14 +68,31 @@ def init(
 
 
 @app.command()
+def doctor(
+    home: HomeOption = DEFAULT_HOME, fix: Fix = False, password_file: PasswordFile = None, as_json: Json = False
+) -> None:
+    """Check home, key, disk, ports, chain and network, one by one, and say what to do. Exit code 0: nothing failed.
+
+    Asks before anything is downloaded, and needs no password; with one it is tried. `start` looks at what it can without a network.
+    """
+    from node.relay.checks import CHECKS, RelaySubject
+    from protocol.shell.checkup import report
+
+    subject = RelaySubject(Home(home, "relay"), password_file=password_file)
+    report(CHECKS, subject, fix=fix, as_json=as_json)
+
+
+@app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve weights until stopped (Ctrl-C)."""
-    from node.relay.service import RelayService, RelaySettings
-    from protocol.settings import load
+    from node.relay.checks import CHECKS, RelaySubject
+    from node.relay.service import RelayService
+    from protocol.shell.checkup import require_startable
     from protocol.shell.role import role
 
     place = Home(home, "relay")
-    settings = load(RelaySettings, place.require_config()).value
-    settings.serve.require_ready()
+    subject = RelaySubject(place, starting=True)
+    require_startable(CHECKS, subject)
+    settings = subject.settings
     with role(place, settings, password_file, what="a look at the head") as up:
         RelayService(up.connection, place, settings.serve, up.ending, progress=up.progress).run()

@@ -247,16 +247,25 @@ def keep(data: bytes, kind: type[F], **facts: int) -> F:
     return found
 
 
+def abandoned() -> list[Path]:
+    """What processes that were killed left half-written in the folder of tasks, a day ago or longer: another machine may share that folder."""
+    left = []
+    for path in tasks_folder().glob(".*"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                left.append(path)
+    return left
+
+
 def partial_of(name: str) -> Path:
     """Where this process prepares a file before it appears. What killed ones left there is removed after a day."""
     try:
         tasks_folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _no_folder(error) from error
-    for left in tasks_folder().glob(".*"):
+    for left in abandoned():
         with suppress(OSError):
-            if left.stat().st_mtime < time.time() - _LEFT_SECONDS:
-                left.unlink()
+            left.unlink()
     return tasks_folder() / f".{os.getpid()}-{name}"
 
 

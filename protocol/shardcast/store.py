@@ -77,6 +77,15 @@ def version_folder(root: Path, step: int) -> Path:
     return root / "complete" / str(step)
 
 
+def unneeded(root: Path) -> list[Path]:
+    """What no fetch goes on with, in a store that nobody holds: drafts of versions older than the newest that is whole, and what was being
+    thrown away. The next fetch would remove it."""
+    whole = [int(path.name) for path in (root / "complete").glob("*") if _STEP.fullmatch(path.name)]
+    drafts = [path for path in (root / "drafts").glob("*") if _STEP.fullmatch(path.name.partition("-")[0])]
+    old = [path for path in drafts if int(path.name.partition("-")[0]) < max(whole, default=0)]
+    return [*old, *(root / "retired").glob("*")]
+
+
 class Growing(Protocol):
     """A version whose verified chunks may be read before it is complete."""
 

@@ -3,7 +3,8 @@
 cli.py         the command `murmur`, output, errors     home.py     a role's folder, keys and lock
 connection.py  chain, peers and hub of a role           money.py    amounts as people write them
 runfile.py     run.toml                                 machine.py  what the operating system refuses
-doctor.py      what is wrong, checked one by one        peers.py    settings of how peers are found
+checkup.py     checks with verdicts and next steps      peers.py    settings of how peers are found
+doctor.py      what may be wrong with a chain           role_checks.py  what all roles' doctors look at, in a role_subject.py
 role.py        what every `… start` brings up           signals.py  how a signal ends it
 proposal.py    what an owner that is a contract signs
 location.py    where a run is, as its owner says on chain

@@ -32,6 +32,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 PasswordFile = Annotated[
     Path | None, typer.Option(help="File holding the keystore's password (else MURMUR_PASSWORD, else a prompt).")
 ]
+Fix = Annotated[
+    bool,
+    typer.Option(
+        "--fix", help="Mend what is safe to mend: rights of files with secrets, unfinished downloads nobody needs."
+    ),
+]
 CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
 
 INTERRUPTED = 130

@@ -24,6 +24,12 @@ def judge(found: Reachability) -> None:
     here = found.here
     if here.role and not here.running:
         found.wrong("the role does not run", here.start)
+    judge_network(found)
+
+
+def judge_network(found: Reachability) -> None:
+    """The same, whether or not the role runs."""
+    here = found.here
     _judge_announced(found)
     if not found.ways:
         if here.role != "bootnode":  # which others come to

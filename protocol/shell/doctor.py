@@ -7,9 +7,8 @@ A check that cannot run, because one before it failed, is skipped and says so: i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from eth_utils import is_address, to_checksum_address
 
@@ -17,35 +16,15 @@ from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
 from protocol.chain.endpoints import HEAD_SECONDS, EndpointsDisagree
 from protocol.chain.networks import SETTLED_BLOCKS
-from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
+from protocol.errors import ConfigError, InsufficientFunds, WrongChain
 from protocol.http_url import without_secrets
 from protocol.sandbox.confinement import Kernel
+from protocol.shell.checkup import Answer, CheckOutcome, CheckResult, ran
 from protocol.shell.money import duration
 
 _SUBMISSION_GAS = 80_000
-_SUBMISSIONS_LOW = 100
+_TRANSACTIONS_LOW = 100
 """Gas money for fewer than this many submissions is worth a warning."""
-
-
-class CheckOutcome(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    health: CheckOutcome
-    detail: str
-    hint: str = ""
-    """What to do next."""
-    exit_code: int = 0
-
-
-_Answer = str | tuple[str, str]
-"""What is well; or a warning and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +42,13 @@ class Subject:
     timeout: float = 10.0
 
 
-def examine(subject: Subject) -> Iterator[Check]:
+def examine(subject: Subject) -> Iterator[CheckResult]:
     """Runs the checks, in order, and tells of each as it ends."""
-    yield _ran("sandbox", _sandbox)
+    yield ran("sandbox", look_at_sandbox)
     alive: list[Chain] = []
     for url in subject.endpoints:
         chain = Chain(url, None, timeout=subject.timeout)
-        check = _ran(f"endpoint {without_secrets(url)}", _endpoint, chain, subject)
+        check = ran(f"endpoint {without_secrets(url)}", look_at_endpoint, chain, subject)
         yield check
         if check.health != CheckOutcome.FAILED:
             alive.append(chain)
@@ -77,9 +56,9 @@ def examine(subject: Subject) -> Iterator[Check]:
     if not alive:
         yield from _skipped(rest, "no endpoint can be used")
         return
-    yield _ran("head", _head, alive, subject)
+    yield ran("head", _head, alive, subject)
     if len(subject.endpoints) > 1:
-        check = _ran("endpoints agree", _agree, alive)
+        check = ran("endpoints agree", look_at_agreement, alive)
         yield check
         if check.health == CheckOutcome.FAILED:
             yield from _skipped(rest[2:], "nobody knows whom to believe")
@@ -87,7 +66,7 @@ def examine(subject: Subject) -> Iterator[Check]:
     chain = Chain([url for one in alive for url in one.endpoints], _runs(subject), timeout=subject.timeout)
     yield from _contracts(chain, subject)
     if subject.address is not None:
-        yield _ran("gas money", _gas_money, chain, subject.address)
+        yield ran("gas money", look_at_gas_money, chain, subject.address)
 
 
 def _rest(subject: Subject) -> list[str]:
@@ -114,11 +93,11 @@ def _runs(subject: Subject) -> str | None:
     return subject.deployment.runs if subject.deployment else subject.contract
 
 
-def _contracts(chain: Chain, subject: Subject) -> Iterator[Check]:
+def _contracts(chain: Chain, subject: Subject) -> Iterator[CheckResult]:
     """What needs the contracts; the first broken one ends it, for it is the one that names the others."""
     left = _contract_checks(subject)
     for name in list(left):
-        check = _ran(name, _CHECKS[name], chain, subject)
+        check = ran(name, _CHECKS[name], chain, subject)
         yield check
         left.remove(name)
         if check.health == CheckOutcome.FAILED and name in (*_CODE, "run"):
@@ -126,33 +105,22 @@ def _contracts(chain: Chain, subject: Subject) -> Iterator[Check]:
             return
 
 
-def _skipped(names: Sequence[str], why: str) -> Iterator[Check]:
+def _skipped(names: Sequence[str], why: str) -> Iterator[CheckResult]:
     for name in names:
-        yield Check(name, CheckOutcome.SKIPPED, f"not checked: {why}")
-
-
-def _ran(name: str, check: Callable[..., _Answer], *arguments: object) -> Check:
-    try:
-        answer = check(*arguments)
-    except MurmurationError as error:
-        return Check(name, CheckOutcome.FAILED, str(error), error.hint, error.exit_code)
-    if isinstance(answer, str):
-        return Check(name, CheckOutcome.OK, answer)
-    detail, hint = answer
-    return Check(name, CheckOutcome.WARNING, detail, hint)
+        yield CheckResult(name, CheckOutcome.SKIPPED, f"not checked: {why}")
 
 
 # ---- the checks: each returns an answer or raises what is wrong --------------------------------------------------------
 
 
-def _sandbox() -> _Answer:
+def look_at_sandbox() -> Answer:
     if missing := Kernel.here().missing:
         hint = "a newer kernel, with Landlock on, holds them; until then run only environments you trust (docs/environments.md)"
         return "this kernel lets environments of strangers " + "; ".join(missing), hint
     return "this kernel holds environments of strangers to all that it should"
 
 
-def _endpoint(chain: Chain, subject: Subject) -> _Answer:
+def look_at_endpoint(chain: Chain, subject: Subject) -> Answer:
     started = time.monotonic()
     if chain.chain_id != subject.chain_id:
         raise WrongChain(
@@ -162,7 +130,7 @@ def _endpoint(chain: Chain, subject: Subject) -> _Answer:
     return f"answers, chain {chain.chain_id}, {1000 * (time.monotonic() - started):.0f} ms"
 
 
-def _head(chains: Sequence[Chain], subject: Subject) -> _Answer:
+def _head(chains: Sequence[Chain], subject: Subject) -> Answer:
     blocks = {chain.rpc: chain.block() for chain in chains}
     number, newest = max((block.number, block.time) for block in blocks.values())
     if not subject.is_public:
@@ -174,7 +142,7 @@ def _head(chains: Sequence[Chain], subject: Subject) -> _Answer:
     return f"block {number}, {max(0, int(time.time() - newest))} s old"
 
 
-def _agree(chains: Sequence[Chain]) -> _Answer:
+def look_at_agreement(chains: Sequence[Chain]) -> Answer:
     if len(chains) < 2:
         return "only one endpoint can be used: nothing to compare", "repair the others, or add one with --rpc"
     depth = max(0, min(chain.block_number() for chain in chains) - SETTLED_BLOCKS)
@@ -187,35 +155,35 @@ def _agree(chains: Sequence[Chain]) -> _Answer:
     return f"the same block {depth}"
 
 
-def _code_of_runs(chain: Chain, subject: Subject) -> _Answer:
+def _code_of_runs(chain: Chain, subject: Subject) -> Answer:
     chain.check_code("Runs", chain.runs.address)
     return f"{chain.runs.address} as shipped"
 
 
-def _code_of_bonds(chain: Chain, subject: Subject) -> _Answer:
+def _code_of_bonds(chain: Chain, subject: Subject) -> Answer:
     chain.check_code("Bonds", chain.bonds.address)
     return f"{chain.bonds.address} as shipped"
 
 
-def _code_of_court(chain: Chain, subject: Subject) -> _Answer:
+def _code_of_court(chain: Chain, subject: Subject) -> Answer:
     chain.check_code("Court", chain.court.address)
     return f"{chain.court.address} as shipped"
 
 
-def _code_of_what_they_brought(chain: Chain, subject: Subject) -> _Answer:
+def _code_of_what_they_brought(chain: Chain, subject: Subject) -> Answer:
     found = {"Policies": chain.policies, "Bench": chain.bench, "Weights": chain.weights}
     for name, contract in found.items():
         chain.check_code(name, contract.address)
     return f"{', '.join(found)} as shipped"
 
 
-def _code_of_vouchers(chain: Chain, subject: Subject) -> _Answer:
+def _code_of_vouchers(chain: Chain, subject: Subject) -> Answer:
     assert subject.deployment is not None
     chain.check_code("Vouchers", subject.deployment.vouchers)
     return f"{subject.deployment.vouchers} as shipped"
 
 
-def _addresses(chain: Chain, subject: Subject) -> _Answer:
+def _addresses(chain: Chain, subject: Subject) -> Answer:
     """That the file names the contracts Runs knows: the code alone could be another deployment's."""
     assert subject.deployment is not None
     on_chain = {
@@ -230,7 +198,7 @@ def _addresses(chain: Chain, subject: Subject) -> _Answer:
     return "names what belongs together"
 
 
-def _run(chain: Chain, subject: Subject) -> _Answer:
+def look_at_run(chain: Chain, subject: Subject) -> Answer:
     assert subject.run is not None
     policy = chain.policy(subject.run)
     head = chain.head(subject.run)
@@ -242,7 +210,7 @@ def _run(chain: Chain, subject: Subject) -> _Answer:
     return f"{published}, owner {policy.owner}"
 
 
-def _jury(chain: Chain, subject: Subject) -> _Answer:
+def look_at_jury(chain: Chain, subject: Subject) -> Answer:
     assert subject.run is not None
     policy, seated = chain.policy(subject.run), chain.seated_validators(subject.run)
     needed = policy.jury
@@ -259,7 +227,7 @@ def _jury(chain: Chain, subject: Subject) -> _Answer:
     return f"{seated} validators are seated, of whom {policy.liars_borne(seated)} may lie; {needed} make a jury"
 
 
-def _gas_money(chain: Chain, address: str) -> _Answer:
+def look_at_gas_money(chain: Chain, address: str) -> Answer:
     if not is_address(address):
         raise ConfigError(f"{address!r} is no address", hint="give --address 0x…")
     has, price = chain.balance(address), chain.gas_price()
@@ -267,14 +235,14 @@ def _gas_money(chain: Chain, address: str) -> _Answer:
     said = f"{to_checksum_address(address)} has {has / 1e18:.6f} ETH"
     hint = f"send some ETH to {to_checksum_address(address)} on this chain"
     if not enough:
-        raise InsufficientFunds(f"{said}, which pays for no submission", hint=hint)
-    if enough < _SUBMISSIONS_LOW:
-        return f"{said}, about {enough} submissions", hint
+        raise InsufficientFunds(f"{said}, which pays for no transaction", hint=hint)
+    if enough < _TRANSACTIONS_LOW:
+        return f"{said}, about {enough} transactions", hint
     return said
 
 
 _CHECKS = {
     "code of Runs": _code_of_runs, "code of Bonds": _code_of_bonds, "code of Court": _code_of_court,
     "code of Policies, Bench, Weights": _code_of_what_they_brought,
-    "code of Vouchers": _code_of_vouchers, "addresses file": _addresses, "run": _run, "jury": _jury,
+    "code of Vouchers": _code_of_vouchers, "addresses file": _addresses, "run": look_at_run, "jury": look_at_jury,
 }  # fmt: skip

@@ -15,7 +15,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,22 @@ class Home:
         if self.config.exists():
             raise ConfigError(f"{self.config} exists; nothing was changed", hint="use it, or give another --home")
 
+    def write_config(self, tables: Mapping[str, Any], comment: str) -> None:
+        """Writes the settings, which may hold the key of an RPC provider: only this user may read them."""
+        from protocol.settings import write_toml
+
+        self._make()
+        write_toml(self.config, tables, comment, mode=0o600)
+
+    def _make(self) -> None:
+        """A new home is for this user alone; the rights of one that is there already are left as they are."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise PreflightError(
+                f"cannot make the folder {self.path}: {error.strerror}", hint="give another --home"
+            ) from error
+
     def new_key(self, name: str, *, chain_id: int, password_file: Path | None) -> Key:
         """A new key; one that an interrupted `init` left behind, before it wrote the settings, is taken up again."""
         if self.keystore(name).exists():
@@ -102,6 +118,7 @@ class Home:
                 "an empty password protects no key", hint="choose one, and keep it: without it the key is lost"
             )
         key = Key.generate()
+        self._make()
         save_keystore(key, path, password, chain_id=chain_id)
         return key
 
@@ -120,20 +137,17 @@ class Home:
 
     def address(self, name: str) -> str:
         """The address of a keystore, without its password."""
-        from eth_utils import to_checksum_address
+        hint = f"create it with `{self.command(_init(self.role))}`"
+        return address_in(self.keystore(name), f"the {name} key", hint)
 
-        try:
-            return to_checksum_address(json.loads(self.keystore(name).read_text())["address"])
-        except (OSError, ValueError, KeyError) as error:
-            raise ConfigError(
-                f"cannot read the {name} key's address: {error}",
-                hint=f"create it with `{self.command(_init(self.role))}`",
-            ) from error
+    @property
+    def lock_file(self) -> Path:
+        return self.path / f"{self.role}.lock"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Held while the role runs. Raises LockHeld when another process holds it."""
-        with locked(self.path / f"{self.role}.lock", self.path):
+        with locked(self.lock_file, self.path):
             yield
 
     def write_status(self, **values: Any) -> None:
@@ -146,17 +160,48 @@ class Home:
         return read_json(self.path / "status.json")
 
 
+def address_in(keystore: Path, what: str, hint: str) -> str:
+    """The address of a keystore, without its password. Raises ConfigError."""
+    from eth_utils import to_checksum_address
+
+    try:
+        return to_checksum_address(json.loads(keystore.read_text())["address"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot read {what}'s address: {error}", hint=hint) from error
+
+
 @contextmanager
 def only_here(address: str, chain_id: int) -> Iterator[None]:
     """Held while a role works with a key, from whatever home. Raises LockHeld when another process of this user does.
 
     The lock lies outside all homes, for a copy of a home has a lock of its own. Of other machines it knows nothing.
     """
+    with locked(key_lock(address, chain_id), f"the key {address}"):
+        yield
+
+
+def key_lock(address: str, chain_id: int) -> Path:
+    """The file that `only_here` holds."""
     from platformdirs import user_state_path
 
-    file = user_state_path("murmuration") / "keys" / f"{chain_id}-{address}.lock"
-    with locked(file, f"the key {address}"):
-        yield
+    return user_state_path("murmuration") / "keys" / f"{chain_id}-{address}.lock"
+
+
+def holder(file: Path) -> str | None:
+    """The id of the process that holds this lock, as it said, "" where it said none; None where nobody holds it."""
+    try:
+        with file.open() as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)  # two that look do not see each other
+            except OSError:
+                return held.read().strip()
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def in_use(what: Path | str, by: str, hint: str | None = None) -> LockHeld:
+    return LockHeld(f"{what} is in use by process {by or '?'}", hint=hint)
 
 
 @contextmanager
@@ -168,7 +213,7 @@ def locked(file: Path, what: Path | str, hint: str | None = None) -> Iterator[No
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             held.seek(0)
-            raise LockHeld(f"{what} is in use by process {held.read().strip() or '?'}", hint=hint) from None
+            raise in_use(what, held.read().strip(), hint) from None
         with suppress(OSError):  # the lock is held on a full disk too; only who asks for it does not hear by whom
             held.truncate(0)
             held.write(str(os.getpid()))

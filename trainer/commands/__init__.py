@@ -1,7 +1,7 @@
 """`murmur trainer …`: parse, call, print.
 
 `runs.py` trains and serves the hub, `solo.py` trains without a chain; `models.py` brings models in and out, `questions.py` tasks, and how
-a model does on them; `plan.py` and `looks.py` tell; `recalibrating.py` replaces a running run's calibration. `follow.py` is what torchrun's other processes do.
+a model does on them; `plan.py`, `looks.py` and `doctor.py` tell, the last by the list in `checks.py`; `recalibrating.py` replaces a running run's calibration. `follow.py` is what torchrun's other processes do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.shell.cli import group
-from trainer.commands import looks, models, questions, recalibrating, runs
+from trainer.commands import doctor, looks, models, questions, recalibrating, runs
 from trainer.commands.plan import plan
 from trainer.commands.solo import solo
 
@@ -17,7 +17,7 @@ app = group("Train the policy from validated rollouts, and run the hub that coll
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
 app.add_typer(hub, name="hub")
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "plan": plan, "solo": solo, "status": looks.status, "samples": looks.samples, "run": runs.run, "resume": runs.resume,
+    "plan": plan, "doctor": doctor.doctor, "solo": solo, "status": looks.status, "samples": looks.samples, "run": runs.run, "resume": runs.resume,
     "preset": models.preset, "eval": questions.evaluate, "export": models.export, "import": models.import_,
     "filter": questions.filter_, "probe": questions.probe, "tasks": questions.tasks, "tiny": models.tiny,
     "recalibrate": recalibrating.recalibrate,

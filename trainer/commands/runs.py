@@ -83,6 +83,7 @@ def _lead(
     from trainer.hub.process import HubProcess
     from trainer.loop.train import Trainer
 
+    _require_startable(layout)
     spec = runfile.read_spec(layout.file)
     health = Health("a change of phase of the trainer", settings.metrics.progress_seconds)
     with (
@@ -97,6 +98,13 @@ def _lead(
         while not ending.wait(1.0):
             child.require_running()
             exporter.progress()
+
+
+def _require_startable(layout: Layout, *, hub_alone: bool = False) -> None:
+    from protocol.shell.checkup import require_startable
+    from trainer.commands.checks import CHECKS, TrainerSubject
+
+    require_startable(CHECKS, TrainerSubject(layout.file, starting=True, hub_alone=hub_alone))
 
 
 def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:
@@ -120,6 +128,8 @@ def hub_start(
 
     settings, layout = _open(file)
     set_up_logging(settings.logging)
+    if not with_parent:
+        _require_startable(layout, hub_alone=True)
     shown = settings.hub.metrics
     exporter = Exporter(shown, Health("a look of the hub at the chain", shown.progress_seconds))
     spec, key = runfile.read_spec(layout.file), _key(layout, password_file)

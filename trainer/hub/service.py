@@ -67,6 +67,16 @@ _ARCHIVE_SECONDS = 1.0
 _MANIFEST_SECONDS = 10.0
 
 
+def require_own_run(chain: Chain, run: int, key: str, spec: RunSpec) -> None:
+    """Raises PreflightError where another key trains the run, IntegrityError where it has another spec."""
+    if (trainer := chain.trainer(run)) != key:
+        raise PreflightError(
+            f"run {run} is trained by {trainer}, and the key here is {key}", hint="check hub.keystore in run.toml"
+        )
+    if chain.spec_digest(run) != spec.digest:
+        raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
+
+
 class HubService:
     def __init__(
         self, settings: RunSettings, layout: Layout, spec: RunSpec, key: Key,
@@ -180,15 +190,8 @@ class HubService:
             raise self._failed
 
     def _require_own_run(self, chain: Chain) -> Policy:
-        run = self._settings.chain.run
-        policy = chain.policy(run)
-        if (trainer := chain.trainer(run)) != self._key.address:
-            raise PreflightError(
-                f"run {run} is trained by {trainer}, and the key here is {self._key.address}",
-                hint="check hub.keystore in run.toml",
-            )
-        if chain.spec_digest(run) != self._spec.digest:
-            raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
+        policy = chain.policy(self._settings.chain.run)
+        require_own_run(chain, self._settings.chain.run, self._key.address, self._spec)
         probe = self._spec.verification.probe
         if probe is not None and not path_of(probe).exists():
             raise PreflightError(

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from protocol.settings import Loaded
     from protocol.shell.proposal import Proposal
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
+HomeOption = Annotated[
+    Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME", readable=False)
+]
 OperatorKeystore = Annotated[
     Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
 ]

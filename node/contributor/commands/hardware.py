@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, SpecFile, open_home, settings
+from protocol.resources import size
 from protocol.shell.cli import Json, emit
 
 if TYPE_CHECKING:
@@ -46,16 +47,16 @@ def hardware(
 def _print(found: Survey) -> None:
     device = found.device
     typer.echo(f"Device: {device.device}")
-    typer.echo(f"  memory     {_gib(device.memory)}, {_gib(device.free)} of it free now")
+    typer.echo(f"  memory     {size(device.memory)}, {size(device.free)} of it free now")
     for dtype, rate in device.matrix.items():
         typer.echo(f"  {dtype:<10} {rate / 1e12:.3g} TFLOPS of matrix products")
     typer.echo(f"  bandwidth  {device.bandwidth / 1e9:.3g} GB/s of its memory")
     typer.echo(f"\nDisk: {found.folder}")
-    typer.echo(f"  free       {_gib(found.disk_free)}{_room(found)}")
+    typer.echo(f"  free       {size(found.disk_free)}{_room(found)}")
     if found.disk is not None:
         typer.echo(f"  rate       writes {_rate(found.disk.write)}, reads {_rate(found.disk.read)}")
     if found.sources:
-        typer.echo(f"\nWeights: version {found.version}, {_gib(found.version_bytes or 0)}")
+        typer.echo(f"\nWeights: version {found.version}, {size(found.version_bytes or 0)}")
         for source in found.sources:
             typer.echo(f"  {'relay' if source['relay'] else 'origin':<10} {source['url']}  {_served(found, source)}")
     if found.model is not None:
@@ -74,7 +75,7 @@ def _room(found: Survey) -> str:
     if found.spec is None or found.version_bytes is None:
         return ""
     kept = found.spec.versions_kept + len(found.spec.versions_pinned)
-    return f"; the {kept} versions that a node keeps take {_gib(kept * found.version_bytes)}"
+    return f"; the {kept} versions that a node keeps take {size(kept * found.version_bytes)}"
 
 
 def _served(found: Survey, source: dict[str, Any]) -> str:
@@ -88,17 +89,17 @@ def _model(found: Survey) -> list[str]:
     fit, spec = found.model, found.spec
     assert fit is not None and spec is not None
     takes = (
-        f"weights {_gib(fit.weights)}, each answer {_gib(fit.row)} with {fit.tokens} tokens of prompt and completion"
+        f"weights {size(fit.weights)}, each answer {size(fit.row)} with {fit.tokens} tokens of prompt and completion"
     )
     if not fit.rows:
-        return [f"does not fit: {takes}, and the engine may take {_gib(fit.allowed)} (engine.memory)"]
+        return [f"does not fit: {takes}, and the engine may take {size(fit.allowed)} (engine.memory)"]
     batches = -(-spec.samples // fit.rows)
     lines = [
-        f"fits: {takes}, of {_gib(fit.allowed)} that the engine may take",
+        f"fits: {takes}, of {size(fit.allowed)} that the engine may take",
         f"batch of {fit.rows} answers at once; a submission has {spec.samples}: {batches} batch{'es' * (batches > 1)}",
     ]
     if found.device.free < fit.weights + fit.row:
-        lines.append(f"just now only {_gib(found.device.free)} of the device are free: see what else uses it")
+        lines.append(f"just now only {size(found.device.free)} of the device are free: see what else uses it")
     return lines
 
 
@@ -115,10 +116,6 @@ def _classes(found: Survey) -> list[str]:
         lines.append(f"{one['number']:>3}  {one['name']:<20} {state}{budgets}")
     proposed = found.proposed
     return [*lines, "this machine is of none" if proposed is None else f"node stake takes a seat in class {proposed}"]
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:.3g} GiB" if count >= 2**27 else f"{count / 2**20:.3g} MiB"
 
 
 def _rate(rate: float) -> str:

@@ -39,7 +39,7 @@ def init(
     from node.contributor.settings import NodeSettings
     from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
-    from protocol.settings import checked, write_toml
+    from protocol.settings import checked
 
     place = open_home(home)
     place.require_new()
@@ -56,7 +56,7 @@ def init(
     checked(NodeSettings, tables)
     node_key = place.new_key("node", chain_id=chain.chain_id, password_file=password_file)
     operator_key = place.new_key("operator", chain_id=chain.chain_id, password_file=password_file) if operator else None
-    write_toml(place.config, tables, "Settings of a Murmuration node; `node config show` lists all of them.")
+    place.write_config(tables, "Settings of a Murmuration node; `node config show` lists all of them.")
     made = {
         "home": str(home),
         "node": node_key.address,

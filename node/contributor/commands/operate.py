@@ -97,11 +97,13 @@ def run_worker(
 ) -> None:
     """Runs a worker with the engine of its settings or another one."""
     from node.contributor import watchdog
+    from node.contributor.commands.checks import CHECKS, NodeSubject
+    from protocol.shell.checkup import require_startable
 
     place = open_home(home)
-    node = settings(place).value
-    if node.serve.enabled:
-        node.serve.require_ready()
+    subject = NodeSubject(place, starting=True)
+    require_startable(CHECKS, subject)
+    node = subject.settings
     may_be_fresh = watchdog.may_start_fresh(_asks_nobody(password_file))
     try:
         _work(place, node, password_file, engine, adopt=adopt, end=watchdog.end_of_hanging(may_be_fresh))

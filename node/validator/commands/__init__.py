@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.validator.commands import inspection, receipts, vouchers
-from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
-from protocol.chain.types import Validator
+from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, role_of, validator_sender
 from protocol.errors import InsufficientFunds, UsageError
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
+from protocol.shell.cli import Fix, Json, PasswordFile, Yes, confirm, emit, group
 from protocol.shell.home import Home, read_json
 from protocol.shell.money import deposit, duration, in_json, parse_tokens, tokens
 
@@ -49,7 +48,7 @@ def init(
     from protocol.chain import Chain
     from protocol.chain.vouchers import Vouchers
     from protocol.p2p.host import read_addresses
-    from protocol.settings import checked, write_toml
+    from protocol.settings import checked
 
     place = Home(home, "validator")
     place.require_new()
@@ -69,7 +68,7 @@ def init(
         tables["chain"]["vouchers"] = vouchers
     checked(ValidatorSettings, tables)
     key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
-    write_toml(place.config, tables, "Settings of a Murmuration validator.")
+    place.write_config(tables, "Settings of a Murmuration validator.")
 
     def text() -> None:
         typer.echo(f"validator key  {key.address}  (PeerID {key.peer_id})\nsettings       {place.config}")
@@ -214,6 +213,21 @@ def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None
 
 
 @app.command()
+def doctor(
+    home: HomeOption = DEFAULT_HOME, fix: Fix = False, password_file: PasswordFile = None, as_json: Json = False
+) -> None:
+    """Check home, key, disk, chain, seat, network and device, one by one, and say what to do. Exit code 0: nothing failed.
+
+    Asks before anything is downloaded, and needs no password; with one it is tried. `start` looks at what it can without a network.
+    """
+    from node.validator.commands.checks import CHECKS, ValidatorSubject
+    from protocol.shell.checkup import report
+
+    subject = ValidatorSubject(Home(home, "validator"), password_file=password_file)
+    report(CHECKS, subject, fix=fix, as_json=as_json)
+
+
+@app.command()
 def start(
     home: HomeOption = DEFAULT_HOME,
     password_file: PasswordFile = None,
@@ -226,10 +240,15 @@ def start(
     ] = False,
 ) -> None:
     """Judge work until stopped (Ctrl-C); restarts lose nothing."""
+    from node.validator.commands.checks import CHECKS, ValidatorSubject
     from node.validator.service import ValidatorService, require_seat
+    from protocol.shell.checkup import require_startable
     from protocol.shell.role import role
 
-    place, settings = open_home(home)
+    place = Home(home, "validator")
+    subject = ValidatorSubject(place, starting=True)
+    require_startable(CHECKS, subject)
+    settings = subject.settings
     with role(place, settings, password_file, what="a turn of the validator") as up:
         require_seat(up.connection)
         service = ValidatorService(
@@ -246,7 +265,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     chain = settings.chain.open()
     address = place.address("validator")
     seat, account = chain.validator(settings.chain.run, address), chain.account(address)
-    role = _role(seat, chain.block().time)
+    role = role_of(seat, chain.block().time)
     status = place.read_status() or {"state": "never started"}
     data: dict[str, Any] = {
         "validator": address,
@@ -275,12 +294,6 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             typer.echo(f"  {node}  {last['outcome']} {ago} ago{rate}; in all {tried}")
 
     emit(in_json(data, "at_risk", "backing", "stake", "locked"), as_json, text)
-
-
-def _role(seat: Validator, now: int) -> str:
-    if seat.serves(now):
-        return "active" if not seat.until else f"active for {duration(seat.until - now)} more"
-    return "left" if seat.since else "approved" if seat.approved else "none"
 
 
 vouchers.register(app)

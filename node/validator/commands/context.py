@@ -9,12 +9,16 @@ import typer
 
 from protocol.shell.cli import until_end
 from protocol.shell.home import Home, default_home
+from protocol.shell.money import duration
 
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
     from protocol.chain import Chain, Sender
+    from protocol.chain.types import Validator
 
-HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
+HomeOption = Annotated[
+    Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME", readable=False)
+]
 DEFAULT_HOME = default_home("validator")
 
 
@@ -24,6 +28,12 @@ def validator_sender(home: Home, settings: ValidatorSettings, chain: Chain, pass
 
     key = home.open_key("validator", password_file)
     return until_end(open_sender(chain, key, home.keystore("validator"), settings.chain.limits))
+
+
+def role_of(seat: Validator, now: int) -> str:
+    if seat.serves(now):
+        return "active" if not seat.until else f"active for {duration(seat.until - now)} more"
+    return "left" if seat.since else "approved" if seat.approved else "none"
 
 
 def open_home(path: Path) -> tuple[Home, ValidatorSettings]:

@@ -13,7 +13,9 @@ from protocol.shell.cli import PasswordFile, group
 from protocol.shell.home import PEERS, REPORT, Home, default_home
 
 app = group("Help others to find each other: the well-known entry to a run's network.")
-HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key and settings.", envvar="MURMUR_HOME")]
+HomeOption = Annotated[
+    Path, typer.Option("--home", help="Folder of key and settings.", envvar="MURMUR_HOME", readable=False)
+]
 DEFAULT_HOME = default_home("bootnode")
 
 
@@ -38,15 +40,13 @@ def init(
     """
     from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
-    from protocol.settings import write_toml
 
     place = Home(home, "bootnode")
     place.require_new()
     read_addresses(listen, (), announce or ())
     chain_id = Chain(rpc, None).chain_id if rpc else 1
     key = place.new_key("bootnode", chain_id=chain_id, password_file=password_file)
-    write_toml(
-        place.config,
+    place.write_config(
         {"listen": listen} | ({"announce": announce} if announce else {}),
         "Settings of a Murmuration bootnode.",
     )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from protocol.chain import Chain
     from protocol.chain.command import CommandSender
     from protocol.chain.deploy import Deployment
-    from protocol.shell.doctor import Check
 
 app = group("Deploy the contracts and look at them.")
 Network = Annotated[
@@ -35,8 +34,6 @@ Rpc = Annotated[
 Addresses = Annotated[Path | None, typer.Option(help="Addresses file that `murmur chain deploy` wrote.")]
 Contract = Annotated[str | None, typer.Option(help="Address of the Runs contract, without an addresses file.")]
 _DAY = 86_400
-_MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "skipped": "–"}
-"""By the health that a check found (shell/doctor.py)."""
 
 
 @app.command("deploy")
@@ -215,7 +212,8 @@ def doctor(
 ) -> None:
     """Check sandbox, endpoints, chain, code, run, jury and gas money, one by one, and say what to do. Exit code 0: nothing failed."""
     from protocol.chain.deploy import Deployment
-    from protocol.shell.doctor import CheckOutcome, Subject, examine
+    from protocol.shell.checkup import CheckOutcome, tell
+    from protocol.shell.doctor import Subject, examine
 
     if run is not None and deployment is None and contract is None:
         raise UsageError("--run needs the contracts", hint="give --deployment or --contract")
@@ -227,17 +225,11 @@ def doctor(
     for check in examine(subject):
         checks.append(check)
         if not as_json:
-            _tell(check)
+            tell(check)
     failed = [check for check in checks if check.health == CheckOutcome.FAILED]
     emit({"chain_id": chain_id, "ok": not failed, "checks": [asdict(check) for check in checks]}, as_json, lambda: None)
     if failed:
         raise typer.Exit(failed[0].exit_code)
-
-
-def _tell(check: Check) -> None:
-    typer.echo(f"{_MARKS[check.health]} {check.name}: {check.detail}")
-    if check.hint and check.health in ("warning", "failed"):
-        typer.echo(f"  try: {check.hint}")
 
 
 @app.command()
