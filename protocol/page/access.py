@@ -4,7 +4,7 @@ The Host header is looked at because a name that a stranger's web page chose may
 request names the stranger's host. An address in place of a name was chosen by whoever typed it.
 
 A stranger's web page may also ask a page of this machine for its parts under its right name. It cannot read the answer, but asking costs something:
-browsers say where a request comes from (Sec-Fetch-Site), and only a link to the page itself leads there from elsewhere. What is public may be
+browsers say where a request comes from (Sec-Fetch-Site), and only a link to the page itself leads there from elsewhere, no frame. What is public may be
 asked for from anywhere.
 """
 
@@ -84,7 +84,8 @@ def _host(field: str) -> str:
 def _is_of_another_page(path: str, fields: Mapping[bytes, bytes]) -> bool:
     if fields.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
         return False
-    return "/api/" in path or fields.get(b"sec-fetch-mode") != b"navigate"
+    is_link = fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest", b"document") == b"document"
+    return "/api/" in path or not is_link
 
 
 def _is_loopback(host: str) -> bool:

@@ -24,7 +24,7 @@ class LogTail(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(self.format(record)[:_LETTERS])
+            self._lines.append(_cut(self.format(record)))
         except Exception:  # noqa: BLE001  as every handler: a line that cannot be written stops nobody's work
             self.handleError(record)
 
@@ -52,4 +52,12 @@ def last_of(path: Path) -> list[str]:
     except OSError:
         return []
     whole = lines[1:] if size > _BYTES else lines
-    return [line[:_LETTERS] for line in whole[-LINES:]]
+    return [_cut(line) for line in whole[-LINES:]]
+
+
+def _cut(line: str) -> str:
+    """Without the word that would be cut: half a secret is not known for one."""
+    if len(line) <= _LETTERS:
+        return line
+    kept = line[:_LETTERS]
+    return kept[: max(kept.rfind(" "), kept.rfind("\n")) + 1] + "…"

@@ -29,6 +29,9 @@ class PageSecrets:
     def document(self, value: object) -> PageDocument:
         return PageDocument.of(self._without(value))
 
+    def text(self, text: str) -> str:
+        return str(self._without(text))
+
     def _without(self, value: Any) -> Any:
         if self._found is None:
             return value

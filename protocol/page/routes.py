@@ -13,7 +13,7 @@ here writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -29,13 +29,13 @@ WAIT_MAX = 25
 _AGAIN_MS = 1500  # before a browser asks for the next event
 
 
-def create_app() -> FastAPI:
-    """An app without routes, whose errors are JSON."""
+def create_app(shown: Callable[[str], str] = str) -> FastAPI:
+    """An app without routes, whose errors are JSON. `shown`: what browsers see of an error's text."""
     app = FastAPI(title="Murmuration", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(MurmurationError)
     async def refuse(_: Request, error: MurmurationError) -> Response:
-        return JSONResponse({"error": str(error)}, 503 if isinstance(error, Unavailable) else 500)
+        return JSONResponse({"error": shown(str(error))}, 503 if isinstance(error, Unavailable) else 500)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_query(_: Request, error: RequestValidationError) -> Response:

@@ -65,7 +65,15 @@ def test_a_page_from_elsewhere_may_lead_to_a_local_page_and_ask_it_nothing(site:
         for mode in ("no-cors", "cors", "navigate"):
             assert status_of("local", "localhost", path=path, sec_fetch_site=site, sec_fetch_mode=mode) == 403
     assert status_of("local", "localhost", sec_fetch_site=site, sec_fetch_mode="no-cors") == 403
-    assert status_of("local", "localhost", sec_fetch_site=site, sec_fetch_mode="navigate") == 200
+    link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate"}
+    assert (
+        status_of("local", "localhost", **link)
+        == status_of("local", "localhost", **link, sec_fetch_dest="document")
+        == 200
+    )
+    assert status_of("local", "localhost", **link, sec_fetch_dest="iframe") == 403, (
+        "it is not drawn there, and would be woken"
+    )
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])

@@ -242,6 +242,32 @@ def test_no_secret_of_an_endpoint_and_no_place_of_a_key_is_on_it(tmp_path: Path)
             assert secret not in text, (path, secret)
 
 
+def test_an_error_of_the_page_hides_what_its_parts_hide(tmp_path: Path) -> None:
+    node = MadeNode(tmp_path).work()
+    with shown_node(node, None) as page:
+        page.ready()
+
+        def fail(*_: object) -> None:
+            raise IntegrityError(f"{RPC} leads nowhere")
+
+        page.keeper.rows = fail  # type: ignore[method-assign]
+        answer = page.get("api/v1/list?offset=7")
+    assert answer.status_code == 500 and "rpc.example" in answer.text
+    assert KEY not in answer.text
+
+
+def test_a_secret_across_the_end_of_a_long_line_is_left_out_with_its_word(tmp_path: Path) -> None:
+    node, tail = MadeNode(tmp_path).work(), LogTail()
+    log = logging.getLogger("a node that talks")
+    log.addHandler(tail)
+    before = len(tail.format(log.makeRecord("a node that talks", logging.WARNING, "", 0, "", (), None)))
+    log.warning("%s", "x" * (2000 - before - len(RPC) // 2 - 1) + " " + RPC + " says no")
+    with shown_node(node, None, tail) as page:
+        page.ready()
+        text = page.get("api/v1/log").text
+    assert "rpc.example" not in text and "xxx \\u2026" in text
+
+
 # ---- what it costs -----------------------------------------------------------------------------------------------------------
 
 

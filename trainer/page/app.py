@@ -23,7 +23,6 @@ from protocol.page import routes
 from protocol.page.access import PageAccess
 from protocol.page.assets import read_assets
 from protocol.page.document import PageDocument
-from protocol.page.inquiries import PageInquiries
 from protocol.page.routes import tagged
 from protocol.page.settings import PageFor
 from trainer.config import HubSettings
@@ -57,7 +56,7 @@ def create_page(keeper: PageKeeper, run: int, shown_to: PageFor, names: tuple[st
     routes.add_news(app, api, keeper)
     _add_root(app, base)
     _add_nodes(app, api, keeper)
-    _add_details(app, api, keeper, PageInquiries())
+    _add_details(app, api, keeper)
     routes.add_parts(app, api, keeper, PARTS)
     return PageAccess(app, shown_to, names, refusal=_REFUSAL)
 
@@ -84,12 +83,12 @@ def _add_nodes(app: FastAPI, base: str, keeper: PageKeeper) -> None:
         return tagged(request, found.body, found.tag)
 
 
-def _add_details(app: FastAPI, base: str, keeper: PageKeeper, inquiries: PageInquiries) -> None:
+def _add_details(app: FastAPI, base: str, keeper: PageKeeper) -> None:
     async def answer(request: Request, what: str, question: tuple[Any, ...], read: Callable[[], Any]) -> Response:
         keeper.want()
         if keeper.details is None:
             return routes.not_read_yet(keeper.content)
-        found = await inquiries.ask((what, *question), keeper.content.mark, read)
+        found = await keeper.inquiries.ask((what, *question), keeper.content.mark, read)
         return _absent(what) if found is None else tagged(request, found.body, found.tag)
 
     @app.get(f"{base}/nodes/{{address}}")

@@ -12,6 +12,7 @@ from typing import Any
 from protocol.chain.view import View
 from protocol.clock import SYSTEM, Clock
 from protocol.page.document import PageDocument
+from protocol.page.inquiries import PageInquiries
 from protocol.page.keeper import TURN_SECONDS, Keeper, PageContent
 from trainer.page.details import RunDetails
 from trainer.page.documents import RunDocuments
@@ -37,8 +38,13 @@ class PageKeeper(Keeper[RunContent]):
     def __init__(self, sources: PageSources, clock: Clock = SYSTEM, *, turn_seconds: float = TURN_SECONDS) -> None:
         super().__init__(RunContent, _TROUBLE, logging.getLogger("hub"), clock, turn_seconds)
         self._sources = sources
+        self.inquiries = PageInquiries()
         self.details: RunDetails | None = None
         """Once the hub's book and index are there."""
+
+    def __exit__(self, *_: object) -> None:
+        self.inquiries.close()
+        super().__exit__(*_)
 
     def _is_busy(self) -> bool:
         return self._sources.is_busy()

@@ -35,7 +35,7 @@ _REFUSAL = "this page is shown to browsers on this machine, under its address"
 
 
 def create_page(keeper: NodePageKeeper) -> ASGIApp:
-    app = routes.create_app()
+    app = routes.create_app(keeper.secrets.text)
     routes.add_files(app, "", read_assets(FOLDER, ""), ("/", "/submission/{a}", "/rules"))
     routes.add_news(app, _API, keeper)
     _add_submissions(app, keeper)
