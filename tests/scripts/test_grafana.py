@@ -96,6 +96,15 @@ def test_commands_that_an_alert_names_exist() -> None:
             assert re.search(rf"^### `murmur {words.removesuffix(' where')}`$", reference, re.MULTILINE), command
 
 
+def test_the_page_counts_the_alerts_and_names_the_ports() -> None:
+    page = (HERE.parents[1] / "docs/running.md").read_text()
+    assert f"has {len(EVERY_ALERT)} alerts" in page
+    example = (HERE / "prometheus.yml").read_text()
+    named = re.findall(r"\b91\d\d\b", page.partition("### With Prometheus")[2])
+    assert named
+    assert all(f"127.0.0.1:{port}" in example for port in named)
+
+
 def test_each_metric_says_what_it_means_in_a_sentence() -> None:
     names = [metric.name for metric in catalogue()]
     assert len(names) == len(set(names))

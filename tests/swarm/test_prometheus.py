@@ -44,8 +44,11 @@ PORTS = {"MURMUR_METRICS__PORT": "0", "MURMUR_HUB__METRICS__PORT": "0"}
 
 @dataclass(frozen=True)
 class Scraped:
+    """`worked`: when the training ended, after which the nodes are stopped."""
+
     prometheus: Prometheus
     since: float
+    worked: float
     until: float
 
     def numbers(self, expression: str) -> list[float]:
@@ -66,10 +69,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         since = time.time()
         with scraping(swarm, folder) as prometheus:
             await_training(swarm, STEPS, patience)
+            worked = time.time()
             watch = Watch(swarm)
             finish_judging(swarm, watch, print, lambda: print(*watch.poll(), sep="\n"))
             time.sleep(2)  # two scrapes, so that the last word is in
-            yield Scraped(prometheus, since, time.time())
+            yield Scraped(prometheus, since, worked, time.time())
     finally:
         swarm.down()
 
@@ -109,7 +113,7 @@ def targets(swarm: Swarm) -> dict[str, list[str]]:
 
 
 def test_every_role_is_scraped(scraped: Scraped) -> None:
-    up = scraped.prometheus.ask("query", query="sum by (job) (up)", time=scraped.until)["result"]
+    up = scraped.prometheus.ask("query", query="sum by (job) (up)", time=scraped.worked)["result"]
     assert {each["metric"]["job"]: each["value"][1] for each in up} == {
         "murmur-node": "2", "murmur-validator": "3", "murmur-relay": "1", "murmur-bootnode": "1", "murmur-hub": "1", "murmur-trainer": "1",
     }  # fmt: skip
@@ -138,7 +142,8 @@ def test_every_alert_can_be_evaluated_and_what_it_looks_at_is_there(scraped: Scr
 
 
 def test_a_healthy_swarm_wakes_nobody(scraped: Scraped) -> None:
-    assert scraped.numbers('count(ALERTS{urgency="urgent",alertstate="firing"})') == []
+    firing = 'count by (alertname) (ALERTS{urgency="urgent",alertstate="firing"})'
+    assert scraped.prometheus.numbers(firing, scraped.since, scraped.worked) == []
 
 
 def test_the_table_of_metrics_names_the_roles_that_show_them(scraped: Scraped) -> None:
@@ -149,7 +154,9 @@ def test_the_table_of_metrics_names_the_roles_that_show_them(scraped: Scraped) -
     assert [name for name in names if name not in known] == []
     wrong = {}
     for name in names:
-        used = scraped.prometheus.ask("query", query=f"count by (job) ({name} != 0)", time=scraped.until)["result"]
+        used = scraped.prometheus.ask(
+            "query", query=f"count by (job) (max_over_time({name}[1h]) != 0)", time=scraped.until
+        )["result"]
         roles = {each["metric"]["job"].removeprefix(JOB) for each in used}
         if extra := roles - set(known[name].roles):
             wrong[name] = sorted(extra)
