@@ -13,13 +13,17 @@ few seconds, and few may be connected at once.
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
+from protocol import metrics
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import PreflightError
 from protocol.metrics import REGISTRY, Buckets, Histogram, MetricsSettings, Registry
@@ -29,6 +33,11 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
+_IDLE = metrics.gauge("murmur_role_idle_seconds", "Time since the role last got on, as /healthz has it.")
+_IDLE_MOST = metrics.gauge(
+    "murmur_role_idle_limit_seconds", "Time without progress from which on /healthz answers 503 (progress_seconds)."
+)
+_DISK = metrics.gauge("murmur_disk_free_bytes", "Free space on the disk where the role keeps its data.")
 _CONNECTIONS_MAX = 16
 _LOOK_SECONDS = 0.2  # between looks at who takes too long, and whether it is over
 _REQUEST_SECONDS = 10.0  # from a connection's beginning to its end
@@ -48,11 +57,20 @@ class Health:
         """From any thread."""
         self._last = self._clock.monotonic()
 
+    @property
+    def idle(self) -> float:
+        """Seconds since the last progress."""
+        return self._clock.monotonic() - self._last
+
+    @property
+    def deadline(self) -> float:
+        return self._deadline
+
     def __bool__(self) -> bool:
-        return self._clock.monotonic() - self._last <= self._deadline
+        return self.idle <= self._deadline
 
     def as_json(self) -> dict[str, Any]:
-        since = self._clock.monotonic() - self._last
+        since = self.idle
         found: dict[str, Any] = {
             "healthy": since <= self._deadline, "progress": self._what, "seconds_since": round(since, 1),
             "deadline": self._deadline,
@@ -68,10 +86,15 @@ class Exporter:
     Raises PreflightError on entry when the port cannot be had.
     """
 
-    def __init__(self, settings: MetricsSettings, health: Health, registry: Registry = REGISTRY) -> None:
+    def __init__(
+        self, settings: MetricsSettings, health: Health, registry: Registry = REGISTRY, *, folder: Path | None = None
+    ) -> None:
+        """`folder`: where the role keeps its data; the space left there is among its metrics."""
         self._settings = settings
         self._health = health
         self._registry = registry
+        self._folder = folder
+        self._looking = ExitStack()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -100,9 +123,18 @@ class Exporter:
             target=self._server.serve_forever, args=(_LOOK_SECONDS,), name="metrics", daemon=True
         )
         self._thread.start()
+        self._looking.enter_context(self._registry.looking(self._look))
         return self
 
+    def _look(self) -> None:
+        _IDLE.set(self._health.idle)
+        _IDLE_MOST.set(self._health.deadline)
+        if self._folder is not None:
+            with suppress(OSError):
+                _DISK.set(shutil.disk_usage(self._folder).free)
+
     def __exit__(self, *_: object) -> None:
+        self._looking.close()
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()

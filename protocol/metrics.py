@@ -82,6 +82,13 @@ class Counter(Metric[float]):
         if not labels:
             self._values[()] = 0.0
 
+    def from_zero(self, *values: str) -> Counter:
+        """Has these values of its one label there from the beginning: a rate is known only of what was 0 before."""
+        (label,) = self.labels
+        for value in values:
+            self.add(0, **{label: value})
+        return self
+
     def add(self, amount: float = 1.0, **labels: object) -> None:
         if amount < 0:
             raise ValueError(f"{self.name} only grows")

@@ -12,6 +12,13 @@ from protocol.shell.connection import Connection
 from protocol.shell.money import duration
 
 _AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the window or for a case.")
+_CLAIMABLE = metrics.gauge("murmur_node_claimable_units", "Units that `node claim` would turn into tokens now.")
+_CASES = metrics.gauge("murmur_node_open_cases", "Open cases against this seat.")
+_STRIKES = metrics.gauge("murmur_node_strikes", "Rejected submissions that count towards a suspension of this seat.")
+_SHUT = metrics.gauge(
+    "murmur_node_suspended_seconds",
+    "Time for which this seat may not submit any more, suspended or for an open hard case; 0 where it may.",
+)
 
 
 class NextSubmission:
@@ -34,7 +41,14 @@ class NextSubmission:
             raise PreflightError(
                 f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
             )
+        self._measure(seat, now)
         return seat
+
+    def _measure(self, seat: Seat, now: int) -> None:
+        _CASES.set(seat.open_cases)
+        _STRIKES.set(seat.strikes)
+        ends = (seat.suspended_until(self._c.policy, now) or 0, seat.shut_until if seat.is_shut(now) else 0)
+        _SHUT.set(max(0, *(end - now for end in ends)))
 
     def sequence(self, seat: Seat, head: Publication | None, beacon: bytes | None, made: int, units: int) -> int | None:
         """The next sequence for the head, or None (said to the status) when there is nothing to do for it. `made`: submissions that are not
@@ -87,5 +101,6 @@ class NextSubmission:
         """Units that wait for the window or for a case."""
         ready, units = self._c.chain.claimable(self._c.run, self._address)
         self._claimable(ready)
+        _CLAIMABLE.set(ready)
         _AT_RISK.set(units)
         return units

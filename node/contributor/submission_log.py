@@ -15,6 +15,7 @@ from pathlib import Path
 
 from protocol import metrics
 from protocol.chain.types import Settlement, Stage
+from protocol.clock import SYSTEM
 from protocol.errors import IntegrityError
 from protocol.hub.listing import Mark
 from protocol.submission import SubmissionRef
@@ -55,7 +56,12 @@ _SUBMISSIONS = metrics.counter(
     "Submissions that reached a state: made, committed, stored at the hub, then accepted, soft or hard; lost on the way.",
     "state",
 )
+_ACCEPTED_AT = metrics.gauge(
+    "murmur_node_accepted_timestamp_seconds",
+    "Unix time at which a submission was last accepted; before the first, at which the node started.",
+)
 _ORDER = (MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD)
+_SUBMISSIONS.from_zero(*_ORDER)
 
 
 def is_before(state: str, other: str) -> bool:
@@ -92,6 +98,7 @@ class SubmissionLog:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_SCHEMA)
+        _ACCEPTED_AT.set(SYSTEM.wall())
 
     def close(self) -> None:
         with self._lock:
@@ -119,6 +126,8 @@ class SubmissionLog:
             )
             moved = self._db.execute(query, (state, receipt, submission, *earlier)).rowcount
         _SUBMISSIONS.add(moved, state=state)
+        if moved and state == ACCEPTED:
+            _ACCEPTED_AT.set(SYSTEM.wall())
 
     def date(self, submission: bytes, committed_at: int) -> None:
         """Notes the block time of its commitment."""

@@ -53,6 +53,7 @@ from protocol.shell.signals import Ending
 log = logging.getLogger("node")
 
 _TOKENS = metrics.counter("murmur_node_generated_tokens_total", "Completion tokens that were generated.")
+_HEAD = metrics.gauge("murmur_node_head_step", "Step of the newest version that the chain knows.")
 _GENERATION = metrics.histogram("murmur_node_generation_seconds", "Time to generate one submission and score it.")
 _SECONDS = metrics.counter(
     "murmur_node_seconds_total",
@@ -252,6 +253,8 @@ class Worker:
         self._c.spec.require_hardware(seat.hardware)
         self._seat_class.require(seat.hardware)
         head = self._c.chain.head(self._c.run)
+        if head is not None:
+            _HEAD.set(head.step)
         is_delivered = self._delivery.deliver_all(head)
         if self._made and (head is None or head.step != self._made[0].place.step):
             self._commit(head)

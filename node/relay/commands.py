@@ -94,5 +94,5 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     subject = RelaySubject(place, starting=True)
     require_startable(CHECKS, subject)
     settings = subject.settings
-    with role(place, settings, password_file, what="a look at the head") as up:
+    with role(place, settings, password_file, what="a look at the head", pays_gas=False) as up:
         RelayService(up.connection, place, settings.serve, up.ending, progress=up.progress).run()

@@ -48,6 +48,7 @@ log = logging.getLogger("validator")
 _CASES = metrics.counter(
     "murmur_validator_cases_total", "Cases of this validator: accused, challenged, closed.", "event"
 )
+_CASES.from_zero("accused", "challenged", "closed")
 _SUBMISSIONS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
 _NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from node.judging.history import NOWHERE
 from node.validator.judgement_log import CaseName, JudgementLog, KeptOpinion
+from protocol import metrics
 from protocol.chain import Sender
 from protocol.chain.events import Abstained, ChallengedAgain, Voted
 from protocol.chain.sync import Book
@@ -35,6 +36,7 @@ from protocol.verdict import Details, Outcome, Receipt, evidence_of
 
 log = logging.getLogger("validator")
 
+_DUE = metrics.gauge("murmur_validator_jury_cases", "Cases that wait for this validator's vote.")
 _LOOK_SECONDS = 60.0  # until a case that needs nothing from this validator is looked at again
 _LAST_PART = 10  # in the last tenth of the time to vote, or the last ten minutes, nothing is waited for any more
 _LAST_SECONDS = 600
@@ -86,13 +88,17 @@ class Jury:
         self._judge = judge
         self._address = connection.key.address
         self._backoff = Backoff(retry_seconds, clock=clock)
+        self._due: set[CaseName] = set()
 
     def serve(self, appeals: Sequence[CaseEntry], now: int, *, has_heard: bool = True) -> bool:
         """Judges one submission of a case, and votes when that was the last; False when there is none. `appeals`: cases that
         wait for votes; those appealed first have the least time left. `now` in block time. `has_heard`: whether others' words are known, on which
         some cases stand; they are waited for during half of the time to vote, for a hub that is down excuses no silence."""
         first = sorted(appeals, key=lambda entry: entry.position)
-        return any(entry.name not in self._backoff and self._serve(entry, now, has_heard) for entry in first)
+        served = any(entry.name not in self._backoff and self._serve(entry, now, has_heard) for entry in first)
+        self._due &= {entry.name for entry in appeals}
+        _DUE.set(len(self._due))
+        return served
 
     def hand_over(self, open_cases: Sequence[CaseEntry]) -> None:
         """Has the receipts of cases that are over posted to the hub, but where this validator's first word is there already."""
@@ -106,8 +112,10 @@ class Jury:
         name = entry.name
         case = self._open_to_me(entry, now)
         if case is None:
+            self._due.discard(name)
             self._backoff.hold(name, _LOOK_SECONDS)
             return False
+        self._due.add(name)
         if not has_heard and now < case.deadline - self._c.policy.vote / 2:
             return False
         members = {i: ref for i, ref in enumerate(entry.refs) if case.members >> i & 1}
@@ -197,6 +205,7 @@ class Jury:
         except (TransactionReverted, InsufficientFunds) as error:
             log.warning("no vote on case %d against %s: %s", number, seat, error)
         else:
+            self._due.discard(name)
             log.info("case %d against %s: %s", number, seat, deed)
 
 

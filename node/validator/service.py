@@ -62,6 +62,11 @@ _JUDGED = metrics.counter(
     "rule",
 )
 _FAILED = metrics.counter("murmur_validator_failed_judgements_total", "Attempts at a judgement that gave no verdict.")
+_SPOKE_AT = metrics.gauge(
+    "murmur_validator_judged_timestamp_seconds",
+    "Unix time of the last verdict; before the first, at which the validator started.",
+)
+_CASES = metrics.gauge("murmur_validator_open_cases", "Cases of the run that are not closed.")
 _PENDING = metrics.gauge("murmur_validator_pending", "Submissions that wait to be judged.")
 _PATIENCE = 16  # a file or weights that have been missing for so many seconds is asked for again after one more
 _TURN_SECONDS = 10.0  # of attempts that fail, before court and jury have their turn
@@ -156,6 +161,7 @@ class ValidatorService:
 
     def run(self) -> None:
         """Judges until stopped. Raises only what is this validator's own trouble, LockHeld where another copy of it runs."""
+        _SPOKE_AT.set(self._clock.wall())
         if self._settings.matrix_challenge_hours:
             challenges = self._challenger.follow
             threading.Thread(target=challenges, args=(self._stop,), name="challenges", daemon=True).start()
@@ -213,6 +219,7 @@ class ValidatorService:
         totals = self._judgements.totals()
         counts = {outcome.name.lower(): totals.get(int(outcome), 0) for outcome in Outcome}
         _PENDING.set(len(self._workload))
+        _CASES.set(len(self._cases))
         self._home.write_status(state="judging", pending=len(self._workload), **counts)
         return judged
 
@@ -375,6 +382,7 @@ class ValidatorService:
         if judged.details.outcome != Outcome.ACCEPT:
             self._keep_evidence(judged)
         self._bench.discard(task.submission.root)
+        _SPOKE_AT.set(self._clock.wall())
         _log(judged.details)
         return True
 

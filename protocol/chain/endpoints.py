@@ -40,6 +40,7 @@ _REST_SECONDS, _REST_SECONDS_MAX = 1.0, 60.0
 LAG_BLOCKS = 5
 """An endpoint this far behind a head that two know is passed over. Blocks."""
 _STALE = "stale head"
+_CONTRADICTED = "contradicted"
 _SENDING = "eth_sendRawTransaction"  # may have been taken though no answer came: not sent again from here
 _SLOW = ("timeout", "oversized")  # not asked for again at once
 _CHECK_SECONDS = 60.0  # between comparisons of the endpoints' blocks
@@ -76,6 +77,8 @@ class Endpoints:
     def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
         self._endpoints = [RpcEndpoint(url) for url in urls]
+        for url in urls:
+            _ERRORS.add(0, endpoint=host_of(url), reason=_CONTRADICTED)
         self._timeout = timeout
         self.clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
@@ -238,7 +241,7 @@ class Endpoints:
     def _note_lie(self, place: int, why: str) -> RpcEndpoint:
         endpoint = self._endpoints[place]
         endpoint.last_error = why
-        _ERRORS.add(endpoint=host_of(endpoint.url), reason="contradicted")
+        _ERRORS.add(endpoint=host_of(endpoint.url), reason=_CONTRADICTED)
         return endpoint
 
     def _try(self, endpoint: RpcEndpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:

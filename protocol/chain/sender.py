@@ -71,6 +71,7 @@ _TRANSACTIONS = metrics.counter(
     "Transactions of this process's keys: mined, reverted, replaced at a higher fee, late (not mined within the deadline).",
     "outcome",
 )
+_TRANSACTIONS.from_zero("mined", "reverted", "replaced", "late")
 
 
 @dataclass(frozen=True)

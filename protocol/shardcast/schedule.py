@@ -53,6 +53,7 @@ _BYTES = metrics.counter(
 _FAILED = metrics.counter(
     "murmur_weights_broken_requests_total", "Requests to sources that broke off: failed, lied.", "reason"
 )
+_FAILED.from_zero("failed", "lied")
 _ADDED_MAX = 8  # relays that become known during one fetch
 _NAMED = 4  # missing chunks that an error names
 

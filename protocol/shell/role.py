@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from protocol.errors import PreflightError
 from protocol.exporter import Exporter, Health
 from protocol.logs import LoggingSettings, set_up_logging
 from protocol.metrics import MetricsSettings
-from protocol.shell import spec_file
+from protocol.shell import gas, spec_file
 from protocol.shell.connection import Connection, connect
 from protocol.shell.home import PEERS, REPORT, Home, only_here
 from protocol.shell.peers import PeerSettings
@@ -45,8 +45,11 @@ class RunningRole:
 
 
 @contextmanager
-def role(place: Home, settings: RoleSettings, password_file: Path | None, *, what: str) -> Iterator[RunningRole]:
-    """The role of a home, until the block ends or a signal comes. `what` names its progress: "a turn of the validator".
+def role(
+    place: Home, settings: RoleSettings, password_file: Path | None, *, what: str, pays_gas: bool = True
+) -> Iterator[RunningRole]:
+    """The role of a home, until the block ends or a signal comes. `what` names its progress: "a turn of the validator". `pays_gas`: its key
+    sends transactions, and what it has left for them is among the metrics.
 
     Raises SystemExit where a signal comes before it is up; else what `Home.open_key` and `connect` raise, LockHeld where home or key are in use on this machine.
     """
@@ -57,7 +60,7 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
         until_signalled() as ending,
         place.lock(),
         only_here(key.address, settings.chain.chain_id),
-        Exporter(settings.metrics, Health(what, settings.metrics.progress_seconds)) as exporter,
+        Exporter(settings.metrics, Health(what, settings.metrics.progress_seconds), folder=place.path) as exporter,
         connect(
             settings.chain,
             settings.peers,
@@ -66,6 +69,7 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
             report_file=place.data / REPORT,
             kept_spec=spec_file.path_in(place),
         ) as connection,
+        gas.watched(connection.chain, key.address) if pays_gas and exporter.url is not None else nullcontext(),
     ):
         place.metrics_url = exporter.url
         if settings.peers.gossip:

@@ -155,6 +155,8 @@ def _require_metrics(role: str, home: Home) -> None:
     assert SHOWN[role] in text
     assert 'murmur_rpc_calls_total{endpoint="127.0.0.1:' in text
     assert "murmur_p2p_peers" in text
+    assert "\nmurmur_disk_free_bytes " in text
+    assert ("\nmurmur_gas_eth " in text) == (role != "relay"), "a relay sends no transactions"
     assert PASSWORD not in text
     health = httpx.get(f"{url}/healthz", timeout=10)
     assert (health.status_code, health.json()["healthy"]) == (200, True)

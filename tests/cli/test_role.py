@@ -32,7 +32,7 @@ def ready(monkeypatch: pytest.MonkeyPatch, connect: Any) -> Any:
     exporter = SimpleNamespace(url=None, progress=lambda: None)
     monkeypatch.setattr(role_module, "set_up_logging", lambda *_: None)
     monkeypatch.setattr(role_module, "only_here", lambda *_: nullcontext())
-    monkeypatch.setattr(role_module, "Exporter", lambda *_: nullcontext(exporter))
+    monkeypatch.setattr(role_module, "Exporter", lambda *_, **__: nullcontext(exporter))
     monkeypatch.setattr(role_module, "connect", connect)
     return SimpleNamespace(
         logging=None,

@@ -148,6 +148,9 @@ def test_it_shows_what_it_does_and_that_it_follows_the_chain(world: World, spec:
         assert 'murmur_hub_requests_total{route="/spec",status="200"}' in text
         assert 'murmur_hub_requests_total{route="unknown",status="404"}' in text
         assert "stranger" not in text
+        wait_until(
+            lambda: "\nmurmur_gas_eth " in httpx.get(f"{url}/metrics", timeout=10).text, deadline=20, what="its ETH"
+        )
         clock.advance(601)
         wait_until(lambda: bool(health), deadline=20, what="the hub has looked at the chain since")
 

@@ -7,6 +7,7 @@ from swarm.world import TOKEN
 
 from node.validator import jury
 from protocol.chain.types import Role, State
+from protocol.metrics import REGISTRY
 from tests.node.judging import inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
 
@@ -140,5 +141,7 @@ def test_a_juror_that_cannot_pay_for_its_vote_goes_on_and_votes_later(
     until(lambda: juror._judgements.opinions((node.address, 1)), juror, what="its opinion")
     rounds(juror)
     assert panel.state(made.ref) == State.APPEALED
+    assert REGISTRY["murmur_validator_jury_cases"].values() == {(): 1}
     world.anvil.give(key.address, has)
     until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
+    assert REGISTRY["murmur_validator_jury_cases"].values() == {(): 0}

@@ -9,6 +9,7 @@ from node.contributor import submission_log as states
 from protocol.chain import Sender
 from protocol.errors import Banned, InsufficientFunds, PreflightError, RpcUnavailable
 from protocol.identity import Key
+from protocol.metrics import REGISTRY
 from tests.clock import eventually
 from tests.node.stage import Stage, running
 from tests.node.working import a_worker, hooked, submitted, waits_because
@@ -80,6 +81,8 @@ def test_an_open_hard_case_is_waited_for_and_the_status_says_so(stage: Stage) ->
     with running(a_worker(stage, node)) as ended:
         eventually(waits_because(stage, "hard case"), what="the status says so")
         assert len(submitted(stage)) == 1
+        assert REGISTRY["murmur_node_open_cases"].values() == {(): 1}
+        assert 0 < REGISTRY["murmur_node_suspended_seconds"].values()[()] < 10 * 86_400
         assert not ended.event.is_set()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from protocol.errors import PreflightError, Unavailable
 from protocol.exporter import Exporter, Health
 from protocol.metrics import OTHER, REGISTRY, SERIES_MAX, MetricsSettings, Registry, host_of
 from tests.clock import VirtualClock
+from trainer.telemetry.record import NUMBERS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,6 +95,26 @@ def test_a_counter_is_there_before_anything_was_counted_and_a_gauge_is_not(
     found = samples(exporter)
     assert found["murmur_things_total", ()] == 0
     assert ("murmur_height", ()) not in found
+
+
+def test_a_counter_may_begin_at_zero_with_the_values_that_its_label_may_have(
+    registry: Registry, exporter: Exporter
+) -> None:
+    registry.counter("murmur_submissions_total", "Submissions.", "state").from_zero("made", "lost")
+    found = samples(exporter)
+    assert {found["murmur_submissions_total", (("state", state),)] for state in ("made", "lost")} == {0}
+
+
+def test_how_long_a_role_stands_still_is_measured_and_the_room_on_its_disk(
+    tmp_path: Path, clock: VirtualClock, health: Health
+) -> None:
+    with Exporter(MetricsSettings(port=0), health, folder=tmp_path) as exporter:
+        clock.advance(42)
+        found = samples(exporter)
+        assert (found["murmur_role_idle_seconds", ()], found["murmur_role_idle_limit_seconds", ()]) == (42, 600)
+        assert found["murmur_disk_free_bytes", ()] == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+        exporter.progress()
+        assert samples(exporter)["murmur_role_idle_seconds", ()] == 0
 
 
 def test_the_process_itself_is_measured(exporter: Exporter) -> None:
@@ -213,4 +235,5 @@ def test_every_metric_that_a_role_declares_is_documented() -> None:
         import_module(role)
     import_module("trainer.loop.train")
     documented = set(re.findall(r"^\| `(murmur_\w+)`", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE))
-    assert documented == {metric.name for metric in REGISTRY}
+    of_a_step = {f"murmur_trainer_{number.name}" for number in NUMBERS}
+    assert documented == {metric.name for metric in REGISTRY} | of_a_step

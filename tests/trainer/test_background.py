@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.errors import DeadlineExceeded, PreflightError
+from protocol.metrics import REGISTRY
 from tests.clock import VirtualClock
 from trainer.loop.background import Line
 from trainer.telemetry.phases import Phases
@@ -68,6 +69,7 @@ def test_a_job_that_hangs_is_not_waited_for_for_ever(phases: Phases) -> None:
 
 def test_the_times_of_a_thread_add_up_and_the_next_deadline_is_known() -> None:
     clock, changes = VirtualClock(), []
+    running = REGISTRY["murmur_trainer_running_phase_seconds"]
     phases = Phases(clock, lambda: changes.append(1))
     with phases("starting", 100):
         clock.advance(3)
@@ -78,10 +80,16 @@ def test_the_times_of_a_thread_add_up_and_the_next_deadline_is_known() -> None:
             assert (urgent[0], urgent[1].name) == (15, "saving")
             assert [told["name"] for told in phases.as_json()] == ["saving"]
             assert phases.as_json()[0]["seconds"] == 5
+            phases.measure()
+            assert running.values() == {("saving",): 5}
         clock.advance(93)
         urgent = phases.most_urgent()
         assert urgent is not None
         assert (urgent[0], urgent[1].name) == (-1, "starting")
+        phases.measure()
+        assert running.values() == {("starting",): 101}
+    phases.measure()
+    assert running.values() == {}
     assert phases.seconds == {"starting": 96, "saving": 5}
     assert phases.most_urgent() is None
     assert len(changes) == 4, "two beginnings and two ends"

@@ -31,6 +31,7 @@ from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phases
+from trainer.telemetry.record import NUMBERS
 from trainer.telemetry.report import Report
 from trainer.telemetry.samples import Shown, choose, newest, table
 from trainer.telemetry.status import read_status, status_lines
@@ -352,6 +353,20 @@ def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layou
     assert second["zero_advantage_by_environment"] == {"rotate": 1, "spiral": 0}
     report.say("training", 4)
     assert "4 groups dropped (1 none right, 3 stale)" in "\n".join(status_lines(read_status(layout)))
+
+
+def test_every_number_of_a_record_has_a_unit_and_a_meaning(report: Report, layout: Layout) -> None:
+    report.step(3, [group(3)], LEARNT, DataCounts())
+    report.evaluated(3, Evaluation(0.5, {"sums": 0.5}, 4, 8))
+    told = {name for record in records(layout) for name in record} - {"blamed"}
+    assert told == {number.name for number in NUMBERS}
+    help_texts = {metric.name: metric.text for metric in REGISTRY if metric.name.startswith("murmur_trainer_")}
+    assert help_texts["murmur_trainer_log_ratio"] == "Mean absolute log-ratio of new to old logprobs."
+
+
+def test_steps_that_are_left_are_measured(report: Report) -> None:
+    report.say("training", 4)
+    assert REGISTRY["murmur_trainer_steps_left"].values() == {(): 5}
 
 
 def test_how_far_answers_are_off_is_told_as_far_as_it_costs() -> None:

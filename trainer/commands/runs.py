@@ -89,7 +89,7 @@ def _lead(
     with (
         until_signalled(STOPPING) as ending,
         Home(layout.output, "trainer").lock(),
-        Exporter(settings.metrics, health) as exporter,
+        Exporter(settings.metrics, health, folder=layout.output) as exporter,
         HubProcess(layout, password_file) as child,
     ):
         Trainer(settings, layout, spec, child, ending, ranks, exporter=exporter).run(resume=resume)
@@ -131,7 +131,8 @@ def hub_start(
     if not with_parent:
         _require_startable(layout, hub_alone=True)
     shown = settings.hub.metrics
-    exporter = Exporter(shown, Health("a look of the hub at the chain", shown.progress_seconds))
+    health = Health("a look of the hub at the chain", shown.progress_seconds)
+    exporter = Exporter(shown, health, folder=layout.hub)
     spec, key = runfile.read_spec(layout.file), _key(layout, password_file)
     service = HubService(settings, layout, spec, key, exporter)
     signal.signal(signal.SIGTERM, lambda *_: service.stop())

@@ -122,7 +122,7 @@ def _lead(settings: SoloSettings, layout: Outputs, ranks: Ranks, *, resume: bool
     with (
         until_signalled(STOPPING) as ending,
         Home(layout.output, "trainer").lock(),
-        Exporter(settings.metrics, health) as exporter,
+        Exporter(settings.metrics, health, folder=layout.output) as exporter,
         of_solo(layout.file, layout.model, settings.solo) as questions,
     ):
         training = Solo(settings, layout, questions, ending, ranks, look=_look, exporter=exporter)

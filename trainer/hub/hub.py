@@ -45,7 +45,7 @@ from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.shell.home import read_json
 from protocol.signing import Need, StorageReceipt
-from protocol.verdict import Receipt
+from protocol.verdict import Outcome, Receipt
 from trainer.hub.bells import Bells
 from trainer.hub.challenges import Challenges
 from trainer.hub.database import Database
@@ -54,6 +54,7 @@ from trainer.hub.store import Store
 
 _UPLOADED = metrics.counter("murmur_hub_uploaded_bytes_total", "Bytes of rollout files that were taken.")
 _RECEIPTS = metrics.counter("murmur_hub_receipts_total", "Verdict receipts that were taken, by outcome.", "outcome")
+_RECEIPTS.from_zero(*(outcome.name.lower() for outcome in Outcome))
 _NEED_SECONDS = 0.25  # between looks at what the trainer needs, while nodes wait to hear it
 _TOLD_AT_ONCE = 12  # nodes, after each look: so many answers a second, however often that changes
 _PAGES_KEPT = 16  # of listings, for those who follow them; the newest

@@ -39,6 +39,7 @@ _LEAVING_MAX = 128  # refused connections that are given a moment to read why
 _SHED = metrics.counter(
     "murmur_hub_shed_total", "Requests and connections that were refused because there were too many.", "kind"
 )
+_SHED.from_zero("connection", *(kind.name.lower() for kind in RequestKind))
 _CONNECTIONS = metrics.gauge("murmur_hub_connections", "Open connections to the hub.", "state")
 _LEVEL = metrics.gauge(
     "murmur_hub_load",

@@ -35,7 +35,7 @@ from protocol.shardcast.precedence import RelaysFirst
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 from protocol.shardcast.uplink import Uplink
-from protocol.shell import machine
+from protocol.shell import gas, machine
 from protocol.shell.connection import Connection, bootnodes_agreed, host_of, is_fatal
 from protocol.shell.home import PEERS, REPORT, write_json
 from protocol.shell.manifest_lookup import manifest_of
@@ -170,6 +170,8 @@ class HubService:
                 if self._settings.vouchers.wei_per_submission:
                     ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.vouchers)
                     turns.append(("vouchers", ledger.turn, max(1.0, c.poll_seconds)))
+                if self._exporter is not None and self._exporter.url is not None:
+                    turns.append(("gas", lambda: gas.look(chain, self._key.address), gas.LOOK_SECONDS))
                 if isinstance(files, ArchivedStore):
                     turns.append(("bucket", files.turn, _ARCHIVE_SECONDS))
                 followers = [

@@ -124,6 +124,7 @@ class Training(ABC):
         """
         with (
             Watchdog(self._phases, self._layout.stacks, self._report.overrun, again=self._beginning[1]),
+            metrics.REGISTRY.looking(self._phases.measure),
             closing(self._separate),
         ):
             with self._phases("starting", self._t.deadlines.starting):

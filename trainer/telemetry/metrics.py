@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from protocol.errors import ConfigError
 from protocol.metrics import REGISTRY, Gauge, Registry
 from trainer.config import MetricSettings, Outputs
+from trainer.telemetry import record as known
 from trainer.telemetry import samples
 from trainer.telemetry.samples import Shown
 
@@ -184,7 +185,8 @@ class Gauges:
     def write(self, step: int, record: Record) -> None:
         for name, part, value in numbers({"step": step, **record}):
             if name not in self._gauges:
-                self._gauges[name] = self._registry.gauge(f"murmur_trainer_{name}", name, *(["of"] if part else []))
+                text = known.TEXTS.get(name, name)
+                self._gauges[name] = self._registry.gauge(f"murmur_trainer_{name}", text, *(["of"] if part else []))
             self._gauges[name].set(value, **({"of": part} if part else {}))
 
     def show(self, step: int, shown: Sequence[Shown]) -> None:

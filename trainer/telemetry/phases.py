@@ -16,7 +16,12 @@ from typing import Any
 from protocol import metrics
 from protocol.clock import SYSTEM, Clock
 
-_SECONDS = metrics.counter("murmur_trainer_seconds_total", "Time spent in phases that have ended, by phase.", "phase")
+_SECONDS = metrics.counter(
+    "murmur_trainer_phase_seconds_total", "Time spent in phases that have ended, by phase.", "phase"
+)
+_GOING_ON = metrics.gauge(
+    "murmur_trainer_running_phase_seconds", "For how long the trainer has been in each phase that goes on now.", "phase"
+)
 
 
 @dataclass
@@ -76,6 +81,15 @@ class Phases:
                     del self._stacks[thread]
             _SECONDS.add(spent - phase.inner, phase=name)
             self._changed()
+
+    def measure(self) -> None:
+        """Sets the gauge of the phases that go on now, for whoever reads the metrics."""
+        now = self._clock.monotonic()
+        with self._lock:
+            running = {stack[-1].name: now - stack[-1].started for stack in self._stacks.values()}
+        _GOING_ON.clear()
+        for name, seconds in running.items():
+            _GOING_ON.set(seconds, phase=name)
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from protocol import metrics as of_process
 from protocol.clock import SYSTEM, Clock
 from protocol.shell.home import read_json, write_json
 from protocol.tokenizer import Tokenizer
@@ -25,6 +26,11 @@ from trainer.telemetry.samples import Shown, choose
 from trainer.telemetry.status import dropped_groups
 
 log = logging.getLogger("trainer")
+
+
+_LEFT = of_process.gauge(
+    "murmur_trainer_steps_left", "Steps that are still to be trained; 0 when the training has ended."
+)
 
 
 class Report:
@@ -84,6 +90,7 @@ class Report:
         self._counts = copy.deepcopy(counts)
 
     def say(self, state: str, step: int, source: RolloutSource | None = None, **waiting: Any) -> None:
+        _LEFT.set(self._settings.steps - step)
         self._status |= {
             "state": state, "waiting": waiting or None, "step": step, "steps": self._settings.steps,
             "phases": self._phases.as_json(), "seconds": self._phases.seconds, "trained_tokens": self.trained_tokens,

@@ -80,7 +80,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
                 f'others cannot dial that: put announce into {place.config}, as ["/dns4/HOST/tcp/PORT"]', err=True
             )
 
-    with place.lock(), Exporter(settings.metrics, health) as exporter:
+    with place.lock(), Exporter(settings.metrics, health, folder=place.path) as exporter:
         place.metrics_url = exporter.url
         run_bootnode(
             key, settings.listen, bootnodes=settings.bootnodes, announce=settings.announce, peers_file=place.data / PEERS,
