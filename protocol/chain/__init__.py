@@ -25,7 +25,8 @@ Sending
 sender.py     transactions of one key, in order             writing.py  what of that is web3's
 transaction_log.py  what was sent, on disk                  command.py  ends what a killed command began
 explorer.py   sources for explorers                       finality.py   what is believed of it, at which depth
-landing.py    receipts, wherever one is known             gas.py        the least a transaction takes, and estimates of it
+landing.py    receipts, wherever one is known             gas.py        what a transaction takes, by estimates, and who pays for it
+dropped.py    what was refused and may land all the same  look_back.py  whether what has landed stays
 deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.

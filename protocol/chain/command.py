@@ -36,9 +36,12 @@ class CommandSender(Sender):
         """Ends what an earlier command began."""
         with self._lock:
             begun = {transaction.id for transaction in self._journal.pending()}  # not what only a reorg took back
+            dropped = {transaction.id for transaction in self._journal.dropped()}
             for transaction, sent in self._recover():
-                if transaction.id in begun and sent is not None:
-                    self._ended[transaction.target, transaction.data, transaction.value] = sent
+                if sent is None or transaction.id not in begun | dropped:
+                    continue
+                self._ended[transaction.target, transaction.data, transaction.value] = sent
+                if transaction.id in begun:
                     log.warning(
                         "an earlier command was interrupted while %s; that has landed now, in transaction 0x%s",
                         transaction.doing,

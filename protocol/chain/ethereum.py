@@ -96,7 +96,8 @@ class Ethereum:
 
     def balance(self, address: str) -> int:
         """In wei."""
-        return quantity(self.request("eth_getBalance", address, "latest"))
+        method, params = balance_request(address)
+        return quantity(self.request(method, *params))
 
     def gas_price(self) -> int:
         """In wei per gas."""
@@ -162,6 +163,11 @@ def call_request(transaction: Mapping[str, Any], which: Which) -> Request:
 def gas_request(transaction: Mapping[str, Any]) -> Request:
     """What Ethereum.estimate_gas asks."""
     return "eth_estimateGas", (transaction,)
+
+
+def balance_request(address: str) -> Request:
+    """What Ethereum.balance asks."""
+    return "eth_getBalance", (address, "latest")
 
 
 def receipt_request(transaction: bytes) -> Request:

@@ -1,4 +1,4 @@
-"""The gas of a transaction: what the chain takes before anything is carried out, and an estimate that may be true.
+"""The gas of a transaction: what the chain takes before anything is carried out, an estimate that may be true, and who pays for it.
 
 A transaction with less is taken by no node, and none of its key with a later nonce lands before it. So one false estimate, signed
 and written down, would stop a key for good.
@@ -13,9 +13,12 @@ from typing import Any
 from protocol.chain.client import Chain
 from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.ethereum import RpcRefusal
-from protocol.errors import RpcUnavailable
+from protocol.errors import FeeTooHigh, RpcUnavailable
 
 log = logging.getLogger(__name__)
+
+TIP = 1_000_000
+"""Wei per gas for who makes the block, 0.001 gwei: enough on Base, whose sequencer orders by arrival."""
 
 _TRANSACTION, _CREATION, _CODE_WORD = 21_000, 32_000, 2
 _TOKEN, _TOKEN_FLOOR = 4, 10
@@ -31,10 +34,10 @@ def intrinsic(target: str | None, data: bytes) -> int:
     return _TRANSACTION + max(_TOKEN * tokens + creation, _TOKEN_FLOOR * tokens)
 
 
-def estimate(chain: Chain, transaction: Mapping[str, Any], least: int) -> int:
-    """What the best endpoint estimates whose estimate is not below `least`; `least` itself where all that answer are below it, as on a chain
-    that asks less. Raises RpcRefusal where the call would revert, RpcUnavailable where no endpoint gives an estimate."""
-    problem, is_low = RpcUnavailable(f"{chain.rpc} did not answer"), False
+def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int) -> int:
+    """What the best endpoint estimates whose estimate is neither below `least` nor above `most`. Where none is within, one above `most`, or else
+    `least` itself, which suits a chain that asks less. Raises RpcRefusal where the call would revert, RpcUnavailable where no endpoint gives an estimate."""
+    problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
     for one in chain.best:
         try:
             with one.errors("estimating gas", passing=(RpcRefusal,)):
@@ -44,10 +47,54 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int) -> int:
         except RpcUnavailable as error:
             problem = error
             continue
-        if found >= least:
+        if least <= found <= most:
             return found
-        is_low = True
-        log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, least)
+        if found > most:
+            high = high or found
+            log.warning("%s estimates %d gas, and at most %d are wanted", one.rpc, found, most)
+        else:
+            is_low = True
+            log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, least)
+    if high:
+        return high
     if is_low:
         return least
     raise problem
+
+
+def fee(base: int, cap: int) -> int:
+    """What a first attempt offers, in wei per gas, while a block burns `base`. Raises FeeTooHigh where less than the cap would not be mined."""
+    if base + TIP > cap:
+        raise FeeTooHigh(
+            f"a transaction costs {_gwei(base + TIP)} gwei per gas now, and {_gwei(cap)} is the most that may be offered"
+        )
+    return min(offer(base), cap)
+
+
+def offer(base: int) -> int:
+    """Twice the base fee, so that a few full blocks do not matter."""
+    return 2 * base + TIP
+
+
+def _gwei(wei: int) -> str:
+    return f"{wei / 10**9:.9f}".rstrip("0").rstrip(".")
+
+
+def can_pay(chain: Chain, account: str, wei: int) -> bool:
+    """Whether an account has so much gas money, as any endpoint has it: what is signed and cannot be paid for is refused later, and one endpoint that
+    says so now may lie or lag. Raises RpcUnavailable where none answers."""
+    problem, has_answered = RpcUnavailable(f"{chain.rpc} did not answer"), False
+    for one in chain.best:
+        try:
+            with one.errors("reading a balance"):
+                if one.ethereum.balance(account) >= wei:
+                    return True
+        except EndpointsDisagree:
+            raise
+        except RpcUnavailable as error:
+            problem = error
+            continue
+        has_answered = True
+    if not has_answered:
+        raise problem
+    return False

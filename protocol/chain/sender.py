@@ -8,7 +8,7 @@ mined in time is replaced by itself at a higher fee; one that a reorg took back 
 Two things would have a deed done twice: another nonce for it, and another transaction in place of one that failed. Both wait for
 what finality.py believes: that something else used the nonce, that the failure is in the chain for good. A success is told at
 once, and looked at again by later calls until it is as deep. A caller that names its transaction can repeat it after a crash: it
-lands once.
+lands once. What all endpoints refused for want of gas money is told as not done, and may land all the same: dropped.py.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ from protocol import metrics
 from protocol.chain import gas, networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.endpoints import EndpointsDisagree
-from protocol.chain.ethereum import RpcRefusal, TransactionReceipt, account_count, gas_request, newest_block
+from protocol.chain.dropped import DroppedTransactions
+from protocol.chain.ethereum import (
+    RpcRefusal,
+    TransactionReceipt,
+    account_count,
+    balance_request,
+    gas_request,
+    newest_block,
+)
 from protocol.chain.finality import Finality
 from protocol.chain.landing import Landing
+from protocol.chain.look_back import LookBack, landing_of
 from protocol.chain.transaction_log import (
     DROPPED,
     FAILED,
@@ -44,7 +52,6 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import (
     ChainError,
     DeadlineExceeded,
-    FeeTooHigh,
     InsufficientFunds,
     RpcUnavailable,
     TransactionReverted,
@@ -58,13 +65,11 @@ log = logging.getLogger(__name__)
 
 _GAS_HEADROOM = 1.25
 _BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
-_TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
 _POLL_SECONDS_PUBLIC = 0.25  # the least where there are reorgs: no such chain has a block more often
 _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
-_LOOKED_AT = 4  # transactions that are not settled yet, per call
 
 _TRANSACTIONS = metrics.counter(
     "murmur_transactions_total",
@@ -134,31 +139,43 @@ class Sender:
         return Writer(self.chain.provider, self.key.address)
 
     @cached_property
+    def _look_back(self) -> LookBack:
+        return LookBack(self.chain, self._journal, self._landing, self._finality)
+
+    @cached_property
+    def _dropped(self) -> DroppedTransactions:
+        return DroppedTransactions(self._journal, self._finality)
+
+    @cached_property
     def _finality(self) -> Finality:
         depth = self._limits.depth
         return Finality(self.chain, self.key.address, networks.depth(self.chain.chain_id) if depth is None else depth)
 
     def send(self, call: Call, *, name: str | None = None) -> Sent:
-        """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing.
+        """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing. What was refused for want of
+        gas money is taken up again by the same name, or without one by the same content.
 
         Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
         with self._lock, self.ahead(call):
+            known = self._earlier(call, name)
             self._recover()
-            known = self._journal.named(name) if name is not None else None
+            known = known and self._journal.again(known)
             if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:
                 return self._result(known, self._landing.known(known))
             if known is not None and known.state == PENDING:  # it is in the chain, and its receipt was nowhere
                 return self._finish(known)
+            if known is not None and known.state == DROPPED:
+                return self._finish(self._take_up(known, call))
             return self._finish(self._begin(call, name), fresh=True)
 
     def ahead(self, call: Call) -> AbstractContextManager[None]:
         """Asks together what `send` is going to ask before it sends, the newest block among it."""
         asked = [newest_block(), account_count(self.key.address)]
-        for transaction in self._unsettled(1):
-            asked += self._finality.requests(*_landed(transaction))
+        for transaction in self._look_back.unsettled(1):
+            asked += self._finality.requests(*landing_of(transaction))
         if not self._journal.pending():  # else those come first, and may change what this one does
-            asked.append(gas_request(self._fields(*self.encode(call))))
+            asked += [gas_request(self._fields(*self.encode(call))), balance_request(self.key.address)]
         return self.chain.ahead(*asked)
 
     def is_done(self, call: Call) -> bool:
@@ -187,15 +204,12 @@ class Sender:
             return needed, needed * self._fee()
 
     def _gas(self, call: Call) -> int:
-        """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
-        target, data, value = self.encode(call)
-        least = gas.intrinsic(target, data)
-        return self._with_room(
-            call.doing, gas.estimate(self.chain, self._fields(target, data, value), least), call.room
-        )
+        return self._gas_of(call.doing, *self.encode(call), call.room)
 
-    def _with_room(self, doing: str, estimate: int, room: int) -> int:
-        needed = int(estimate * _GAS_HEADROOM)
+    def _gas_of(self, doing: str, target: str | None, data: bytes, value: int, room: int) -> int:
+        """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
+        least, most = gas.intrinsic(target, data), int(self._limits.gas / _GAS_HEADROOM)
+        needed = int(gas.estimate(self.chain, self._fields(target, data, value), least, most) * _GAS_HEADROOM)
         if needed > self._limits.gas:
             raise TransactionReverted(
                 f"{doing} needs {needed} gas, more than the cap of {self._limits.gas}",
@@ -210,13 +224,43 @@ class Sender:
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
+    def _earlier(self, call: Call, name: str | None) -> Transaction | None:
+        """The transaction that did this, or may still do it, though it was told that nothing did."""
+        named = self._journal.named(name) if name is not None else None
+        return named or self._journal.dropped_like(name, *self.encode(call))
+
     def _begin(self, call: Call, name: str | None) -> Transaction:
-        """Estimates, signs and writes down; nothing is sent yet. A call that would revert never gets a nonce."""
+        """Estimates, signs and writes down; nothing is sent yet. A call that would revert, or cannot be paid for, never gets a nonce."""
+        draft, first = self._draft(call, name, self._nonce())
+        return self._journal.begin(
+            name, call.doing, draft.nonce, draft.target, draft.data, draft.gas, first, draft.value, draft.room
+        )
+
+    def _take_up(self, dropped: Transaction, call: Call) -> Transaction:
+        """Signs once more, with the same nonce, what was refused for want of gas money; unless it has landed all the same."""
+        if self._landing.anywhere(dropped) is not None:
+            return self._dropped.landed(dropped)
+        if dropped.nonce < self._nonce():
+            raise RpcUnavailable(
+                f"{call.doing}: an earlier transaction for it was refused, and may still land",
+                hint="try again in a minute",
+            )
+        draft, attempt = self._draft(call, dropped.name, dropped.nonce)
+        self._journal.renew(taken := replace(draft, id=dropped.id), attempt)
+        return taken
+
+    def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
         with self.chain.errors(call.doing):
-            needed = self._gas(call)
-            (target, data, value), nonce, fee = self.encode(call), self._nonce(), self._fee()
-        draft = Transaction(0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value)
-        return self._journal.begin(name, call.doing, nonce, target, data, needed, self._sign(draft, fee), value)
+            needed, (target, data, value), fee = self._gas(call), self.encode(call), self._fee()
+            if not gas.can_pay(self.chain, self.key.address, needed * fee + value):
+                raise self._cannot_pay(call.doing)
+        draft = Transaction(0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room)
+        return draft, self._sign(draft, fee)
+
+    def _cannot_pay(self, doing: str) -> InsufficientFunds:
+        return InsufficientFunds(
+            f"{doing}: {self.key.address} cannot pay the gas", hint=f"send some ETH to {self.key.address}"
+        )
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False, waits: bool = True) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
@@ -234,7 +278,7 @@ class Sender:
                     landed = landed or self._landing.anywhere(transaction)
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
-                    pushed = self._push(transaction, fresh)
+                    pushed = self._push(transaction)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
                     transaction = pushed
@@ -248,7 +292,7 @@ class Sender:
                 _TRANSACTIONS.add(outcome="late")
                 if landed is not None:
                     raise _NoReceipt(f"{transaction.doing}: it seems to have failed, in a block that is not sure yet")
-                if self._finality.user(transaction.nonce) in self._hashes(transaction):
+                if self._finality.user(transaction.nonce) in self._journal.hashes(transaction):
                     raise _NoReceipt(
                         f"{transaction.doing}: it is in the chain, and no endpoint shows whether it succeeded"
                     )
@@ -259,9 +303,9 @@ class Sender:
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
 
-    def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
+    def _push(self, transaction: Transaction) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
-        newest = self._journal.attempts(transaction)[-1]
+        newest, unpaid = self._journal.attempts(transaction)[-1], 0
         try:
             if self._clock.wall() - newest.signed > self._limits.stuck:
                 newest = self._replace(transaction, newest)
@@ -269,32 +313,39 @@ class Sender:
                 try:
                     with one.errors(transaction.doing, passing=(RpcRefusal,)):
                         one.ethereum.send_raw(newest.raw)
-                    break
+                    return transaction
                 except RpcRefusal as error:
-                    return self._refused(transaction, newest, error, fresh)
+                    if "insufficient funds" not in str(error).lower():
+                        return self._refused(transaction, newest, error)
+                    unpaid += 1
+                    log.warning("%s: %s says that the gas cannot be paid", transaction.doing, one.rpc)
                 except RpcUnavailable as error:
                     log.warning("%s; asking the next endpoint", error)
-                    fresh = False  # it may have taken the transaction all the same
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
+        if unpaid and unpaid + self._gone() >= len(self.chain.singles):
+            self._drop(transaction)
         return transaction
 
-    def _refused(self, transaction: Transaction, attempt: Attempt, error: RpcRefusal, fresh: bool) -> Transaction:
+    def _gone(self) -> int:
+        """How many endpoints have answered nothing for a minute."""
+        return sum(map(self.chain.provider.is_gone, range(len(self.chain.singles))))
+
+    def _drop(self, transaction: Transaction) -> None:
+        """Gives up what no endpoint takes, so that nothing waits behind it, unless something does already. Raises InsufficientFunds."""
+        if self._journal.next_nonce() == transaction.nonce + 1:
+            self._journal.finish(transaction, DROPPED)
+        raise self._cannot_pay(transaction.doing)
+
+    def _refused(self, transaction: Transaction, attempt: Attempt, error: RpcRefusal) -> Transaction:
         """An endpoint said no to a raw transaction."""
         text = str(error).lower()
         if "already known" in text or "already imported" in text:
             return transaction  # the very same one is there: what we wanted
-        if "insufficient funds" in text:
-            if fresh:  # else an endpoint may still hold it, and transactions with later nonces may wait behind it
-                self._journal.finish(transaction, DROPPED)
-            raise InsufficientFunds(
-                f"{transaction.doing}: {self.key.address} cannot pay the gas",
-                hint=f"send some ETH to {self.key.address}",
-            ) from error
         if "nonce too low" in text or "nonce is too low" in text:
             user = self._finality.user(transaction.nonce)
-            if user is not None and user not in self._hashes(transaction):
-                return self._renew(transaction)
+            if user is not None and user not in self._journal.hashes(transaction):
+                return self._renew(transaction, user)
             return transaction
         if "underpriced" in text or "fee too low" in text or "max fee per gas less than block base fee" in text:
             self._replace(transaction, attempt)
@@ -310,14 +361,12 @@ class Sender:
     def _enlarge(self, transaction: Transaction, attempt: Attempt) -> Transaction | None:
         """Signs anew, with the same nonce, what has less gas than any node takes; None where it has as much as it needs. What would
         revert by now gets enough to land as a failure, for its nonce has to be used."""
-        target, data = transaction.target, transaction.data
-        least = gas.intrinsic(target, data)
+        doing, target, data, room = transaction.doing, transaction.target, transaction.data, transaction.room
         try:
-            with self.chain.errors(transaction.doing):
-                found = gas.estimate(self.chain, self._fields(target, data, transaction.value), least)
-            needed = self._with_room(transaction.doing, found, Call.room)
+            with self.chain.errors(doing):
+                needed = self._gas_of(doing, target, data, transaction.value, room)
         except TransactionReverted:
-            needed = least + Call.room
+            needed = gas.intrinsic(target, data) + room
         enlarged = replace(transaction, gas=needed)
         if enlarged.gas <= transaction.gas:
             return None
@@ -326,7 +375,7 @@ class Sender:
         return enlarged
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
-        fee = max(int(attempt.fee * _BUMP), _offer(self._base_fee()))
+        fee = max(int(attempt.fee * _BUMP), gas.offer(self._base_fee()))
         if fee > self._limits.fee:
             log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
             fee = max(attempt.fee, self._limits.fee)
@@ -338,8 +387,10 @@ class Sender:
         )
         return dearer
 
-    def _renew(self, transaction: Transaction) -> Transaction:
+    def _renew(self, transaction: Transaction, user: bytes) -> Transaction:
         """Something else used the nonce: nothing signed before can land any more. The journal keeps it all the same."""
+        if (landed := self._dropped.using(user)) is not None:
+            self._look_back.look_at(landed)
         self._used = self._count()
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
@@ -355,19 +406,25 @@ class Sender:
             return self._result(transaction, receipt)
         self._journal.finish(transaction, FAILED, landed, block)
         _TRANSACTIONS.add(outcome="reverted")
-        if receipt.gas_used * 64 >= transaction.gas * 63:  # what a contract calls may use no more
+        given = (
+            next((each.gas for each in self._journal.attempts(transaction) if each.hash == landed), 0)
+            or transaction.gas
+        )
+        if receipt.gas_used * 64 >= given * 63:  # what a contract calls may use no more
             raise RpcUnavailable(
                 f"{transaction.doing}: it ran out of gas, for others' transactions came first", hint="try again"
             )
         with self.chain.errors(transaction.doing):
             self._writer.call(
-                transaction.target, transaction.data, transaction.gas, block, transaction.value
+                transaction.target, transaction.data, given, block, transaction.value
             )  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:
         """What was ended, and how; None where a contract refused it after all."""
-        self._look_back()
+        self._used = self._count()
+        self._look_back.look(self._used)
+        self._dropped.look(self._nonce())
         ended: list[tuple[Transaction, Sent | None]] = []
         for transaction in self._journal.pending():
             try:
@@ -381,53 +438,6 @@ class Sender:
                 log.warning("%s", error)
                 ended.append((transaction, None))
         return ended
-
-    def _look_back(self) -> None:
-        """Settles what is deep enough by now, and makes pending again what the chain does not have (any more)."""
-        self._used = self._count()
-        doubted = self._journal.landed_from(self._used)
-        seen = {each.id: each for each in (*self._ripe(), *doubted)}
-        for transaction in seen.values():
-            with self.chain.ahead(*self._finality.requests(*_landed(transaction))):
-                self._look_at(transaction, is_doubted=transaction in doubted)
-
-    def _unsettled(self, most: int) -> list[Transaction]:
-        """Those that a reorg might take, the first ones; none where there are no reorgs."""
-        return self._journal.mined(most) if self._finality.depth else []
-
-    def _ripe(self) -> list[Transaction]:
-        """Of the unsettled ones those whose block may be deep enough by now; all where the newest block is not to be had."""
-        unsettled = self._unsettled(_LOOKED_AT)
-        try:
-            newest = self.chain.block().number if unsettled else 0
-        except EndpointsDisagree:
-            raise
-        except RpcUnavailable:  # what was done is told all the same
-            return unsettled
-        return [each for each in unsettled if not self._finality.is_young(_landed(each)[1], newest)]
-
-    def _look_at(self, transaction: Transaction, *, is_doubted: bool) -> None:
-        receipt = self._landing.anywhere(transaction)
-        if receipt is None:
-            self._look_for(transaction, is_doubted=is_doubted)
-            return
-        outcome = self._finality.outcome(receipt.hash, receipt.block)
-        if outcome is not None:
-            state = SETTLED if outcome and self._finality.depth else MINED if outcome else FAILED
-            self._journal.finish(transaction, state, receipt.hash, receipt.block)
-
-    def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
-        """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used
-        (`is_doubted` is False), only if something else did."""
-        user = self._finality.user(transaction.nonce)
-        if is_doubted if user is None else user not in self._hashes(transaction):
-            self._journal.reopen(transaction)
-            log.warning(
-                "%s: the chain does not have it any more, or the endpoint lags; sending it again", transaction.doing
-            )
-
-    def _hashes(self, transaction: Transaction) -> set[bytes]:
-        return {attempt.hash for attempt in self._journal.attempts(transaction)}
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -445,19 +455,13 @@ class Sender:
         return max(self._used, self._journal.next_nonce())
 
     def _fee(self) -> int:
-        """What a first attempt offers. Raises FeeTooHigh where less than the cap would not be mined."""
-        base, cap = self._base_fee(), self._limits.fee
-        if base + _TIP > cap:
-            raise FeeTooHigh(
-                f"a transaction costs {_gwei(base + _TIP)} gwei per gas now, and {_gwei(cap)} is the most that may be offered"
-            )
-        return min(_offer(base), cap)
+        return gas.fee(self._base_fee(), self._limits.fee)
 
     def _base_fee(self) -> int:
         with self.chain.errors("reading the gas price"):
             return self.chain.ethereum.base_fee()
 
-    def _sign(self, transaction: Transaction, fee: int, tip: int = _TIP) -> Attempt:
+    def _sign(self, transaction: Transaction, fee: int, tip: int = gas.TIP) -> Attempt:
         from eth_account import Account
 
         fields: dict[str, Any] = {
@@ -468,23 +472,8 @@ class Sender:
         if transaction.target is not None:
             fields["to"] = transaction.target
         raw = bytes(Account.sign_transaction(fields, self.key.secret).raw_transaction)
-        return Attempt(keccak(raw), raw, fee, tip, self._clock.wall())
+        return Attempt(keccak(raw), raw, fee, tip, self._clock.wall(), transaction.gas)
 
 
 class _NoReceipt(RpcUnavailable):
     """What became of a transaction that has landed is not known yet. It stays pending, and nothing waits behind it."""
-
-
-def _landed(transaction: Transaction) -> tuple[bytes, int]:
-    """(hash, block) of one that has."""
-    assert transaction.hash is not None and transaction.block is not None
-    return transaction.hash, transaction.block
-
-
-def _offer(base: int) -> int:
-    """Twice the base fee, so that a few full blocks do not matter."""
-    return 2 * base + _TIP
-
-
-def _gwei(wei: int) -> str:
-    return f"{wei / 10**9:.9f}".rstrip("0").rstrip(".")

@@ -16,25 +16,34 @@ from pathlib import Path
 
 from protocol.errors import LockHeld
 
-PENDING, MINED, SETTLED, FAILED, DROPPED = "pending", "mined", "settled", "failed", "dropped"
-"""States: may still land; landed and did what it should; the same, where no reorg reaches; landed and reverted; will never land."""
+PENDING, MINED, SETTLED, FAILED = "pending", "mined", "settled", "failed"
+"""States: may still land; landed and did what it should; the same, where no reorg reaches; landed and reverted."""
+DROPPED, VOID = "dropped", "void"
+"""Refused for want of gas money, and may land all the same (dropped.py); will never land, for something else used its nonce."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, doing TEXT NOT NULL, nonce INTEGER NOT NULL, target TEXT,
     data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL,
-    value TEXT NOT NULL DEFAULT '0'
+    value TEXT NOT NULL DEFAULT '0', room INTEGER NOT NULL DEFAULT 60000
 );
 CREATE TABLE IF NOT EXISTS attempts (
     tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
-    tip INTEGER NOT NULL, signed REAL NOT NULL
+    tip INTEGER NOT NULL, signed REAL NOT NULL, gas INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS transactions_by_nonce ON transactions (nonce);
 CREATE INDEX IF NOT EXISTS transactions_pending ON transactions (nonce) WHERE state = 'pending';
 CREATE INDEX IF NOT EXISTS transactions_mined ON transactions (nonce) WHERE state = 'mined';
+CREATE INDEX IF NOT EXISTS transactions_dropped ON transactions (nonce) WHERE state = 'dropped';
 CREATE INDEX IF NOT EXISTS transactions_by_time ON transactions (created);
 CREATE INDEX IF NOT EXISTS attempts_of_transaction ON attempts (tx);
 """
+_LATER = (
+    ("transactions", "value", "TEXT NOT NULL DEFAULT '0'"),
+    ("transactions", "room", "INTEGER NOT NULL DEFAULT 60000"),
+    ("attempts", "gas", "INTEGER NOT NULL DEFAULT 0"),
+)
+"""Columns that a journal of an earlier version lacks."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class Attempt:
     """maxPriorityFeePerGas in wei."""
     signed: float
     """Wall-clock seconds."""
+    gas: int = 0
+    """Most gas it may use; 0: as the transaction says."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,8 @@ class Transaction:
     """In which it did."""
     value: int = 0
     """Wei that goes along."""
+    room: int = 60_000
+    """As of calls.Call: gas beyond an estimate."""
 
 
 _PRUNED_MAX = 10_000  # transactions at once
@@ -90,10 +103,9 @@ class TransactionLog:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")  # what is sent must be on disk
         self._db.executescript(_SCHEMA)
-        if not any(column[1] == "value" for column in self._db.execute("PRAGMA table_info (transactions)")):
-            self._db.execute(
-                "ALTER TABLE transactions ADD COLUMN value TEXT NOT NULL DEFAULT '0'"
-            )  # of an earlier version
+        for table, column, kind in _LATER:
+            if column not in [each[1] for each in self._db.execute(f"PRAGMA table_info ({table})")]:
+                self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
     def close(self) -> None:
         with self._mutex:
@@ -103,32 +115,34 @@ class TransactionLog:
 
     def begin(
         self, name: str | None, doing: str, nonce: int, target: str | None, data: bytes, gas: int, first: Attempt,
-        value: int = 0,
+        value: int = 0, room: int = Transaction.room,
     ) -> Transaction:  # fmt: skip
-        """Writes a transaction and its first attempt down. A finished one of the same name makes room for it."""
+        """Writes a transaction and its first attempt down. One of the same name that came to nothing makes room for it."""
         with self._mutex:
             self._db.execute("BEGIN")
             if name is not None:
                 query = "UPDATE transactions SET name = NULL WHERE name = ? AND state IN (?, ?)"
-                self._db.execute(query, (name, FAILED, DROPPED))
-            row = (name, doing, nonce, target, data, gas, PENDING, time.time(), str(value))
-            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                self._db.execute(query, (name, FAILED, VOID))
+            row = (name, doing, nonce, target, data, gas, PENDING, time.time(), str(value), room)
+            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             number = self._db.execute(query, row).lastrowid
             self._add_attempt(int(number or 0), first)
             self._db.execute("COMMIT")
-        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, None, value)
+        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, None, value, room)
 
     def add_attempt(self, transaction: Transaction, attempt: Attempt) -> None:
         with self._mutex:
             self._add_attempt(transaction.id, attempt)
 
     def renew(self, transaction: Transaction, attempt: Attempt) -> None:
-        """Gives a transaction another nonce, because something else used its own, or other gas, because it had too little. Its old
-        attempts stay: should one be there after all, it is found."""
+        """Makes a transaction pending as it is given here, with another nonce (something else used its own), other gas (it had too little),
+        or taken up again. Its old attempts stay: should one be there after all, it is found."""
         with self._mutex:
             self._db.execute("BEGIN")
-            row = (transaction.nonce, transaction.gas, transaction.id)
-            self._db.execute("UPDATE transactions SET nonce = ?, gas = ? WHERE id = ?", row)
+            t = transaction
+            row = (t.name, t.doing, t.nonce, t.target, t.data, t.gas, PENDING, str(t.value), t.room, t.id)
+            query = "UPDATE transactions SET name = ?, doing = ?, nonce = ?, target = ?, data = ?, gas = ?, state = ?, value = ?, room = ?"
+            self._db.execute(f"{query} WHERE id = ?", row)
             self._add_attempt(transaction.id, attempt)
             self._db.execute("COMMIT")
 
@@ -139,9 +153,10 @@ class TransactionLog:
             query = "UPDATE transactions SET state = ?, hash = ?, block = ? WHERE id = ?"
             self._db.execute(query, (state, landed, block, transaction.id))
 
-    def reopen(self, transaction: Transaction) -> None:
-        """Makes what had landed pending again: the chain has it no more."""
+    def reopen(self, transaction: Transaction) -> Transaction:
+        """Makes pending again what had landed and the chain has no more, or what was dropped and has landed."""
         self.finish(transaction, PENDING)
+        return replace(transaction, state=PENDING, hash=None, block=None)
 
     def mined(self, most: int) -> list[Transaction]:
         """Those that a reorg might take, the first ones, in order of nonce."""
@@ -150,6 +165,27 @@ class TransactionLog:
     def landed_from(self, nonce: int) -> list[Transaction]:
         """Those that landed at this nonce or a later one, wherever a reorg might take them, in order of nonce."""
         return self._select("WHERE nonce >= ? AND state IN (?, ?) ORDER BY nonce", (nonce, MINED, FAILED))
+
+    def dropped(self) -> list[Transaction]:
+        """In order of nonce."""
+        return self._select(f"WHERE state = '{DROPPED}' ORDER BY nonce", ())  # the index knows this text
+
+    def dropped_like(self, name: str | None, target: str | None, data: bytes, value: int) -> Transaction | None:
+        """The newest that was given up and does just this; where both have a name, they are two deeds. It gets the name."""
+        query = f"WHERE state = '{DROPPED}' AND target IS ? AND data = ? AND value = ? AND (name IS NULL OR ? IS NULL) ORDER BY id DESC LIMIT 1"
+        found = self._select(query, (target, data, str(value), name))
+        if not found or name is None:
+            return found[0] if found else None
+        with self._mutex:
+            self._db.execute("UPDATE transactions SET name = ? WHERE id = ?", (name, found[0].id))
+        return replace(found[0], name=name)
+
+    def lost_its_nonce(self, transaction: Transaction) -> bool:
+        """Whether another of the key's transactions has used its nonce for good."""
+        with self._mutex:
+            query = "SELECT 1 FROM transactions WHERE nonce = ? AND id != ? AND state IN (?, ?)"
+            row = (transaction.nonce, transaction.id, SETTLED, FAILED)
+            return self._db.execute(query, row).fetchone() is not None
 
     def next_nonce(self) -> int:
         """The one after the highest that was given out and may be used, or is."""
@@ -164,12 +200,12 @@ class TransactionLog:
         For an owner who names none of it again, at an age that no reorg reaches.
         """
         finished = (
-            "SELECT id FROM transactions WHERE created < ? AND state != ? AND nonce < (SELECT max(nonce) FROM transactions)"
+            "SELECT id FROM transactions WHERE created < ? AND state NOT IN (?, ?) AND nonce < (SELECT max(nonce) FROM transactions)"
             " ORDER BY created LIMIT ?"
         )
         with self._mutex:
             self._db.execute("BEGIN")
-            rows = self._db.execute(finished, (before, PENDING, _PRUNED_MAX)).fetchall()
+            rows = self._db.execute(finished, (before, PENDING, DROPPED, _PRUNED_MAX)).fetchall()
             self._db.executemany("DELETE FROM attempts WHERE tx = ?", rows)
             self._db.executemany("DELETE FROM transactions WHERE id = ?", rows)
             self._db.execute("COMMIT")
@@ -177,11 +213,25 @@ class TransactionLog:
     def attempts(self, transaction: Transaction) -> list[Attempt]:
         """In the order of signing, which the clock does not always tell."""
         with self._mutex:
-            query = "SELECT hash, raw, fee, tip, signed FROM attempts WHERE tx = ? ORDER BY rowid"
+            query = "SELECT hash, raw, fee, tip, signed, gas FROM attempts WHERE tx = ? ORDER BY rowid"
             return [Attempt(*row) for row in self._db.execute(query, (transaction.id,)).fetchall()]
+
+    def hashes(self, transaction: Transaction) -> set[bytes]:
+        """Of its attempts."""
+        return {attempt.hash for attempt in self.attempts(transaction)}
 
     def named(self, name: str) -> Transaction | None:
         found = self._select("WHERE name = ?", (name,))
+        return found[0] if found else None
+
+    def again(self, transaction: Transaction) -> Transaction:
+        """As it is noted now."""
+        (found,) = self._select("WHERE id = ?", (transaction.id,))
+        return found
+
+    def of(self, hash: bytes) -> Transaction | None:
+        """The transaction that has an attempt of this hash."""
+        found = self._select("WHERE id = (SELECT tx FROM attempts WHERE hash = ?)", (hash,))
         return found[0] if found else None
 
     def knows(self, hash: bytes) -> bool:
@@ -194,13 +244,12 @@ class TransactionLog:
         return self._select(f"WHERE state = '{PENDING}' ORDER BY nonce", ())  # the index knows this text
 
     def _add_attempt(self, number: int, a: Attempt) -> None:
-        row = (number, a.hash, a.raw, a.fee, a.tip, a.signed)
-        self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (number, a.hash, a.raw, a.fee, a.tip, a.signed, a.gas)
+        query = "INSERT OR REPLACE INTO attempts (tx, hash, raw, fee, tip, signed, gas) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self._db.execute(query, row)
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
-        query = (
-            f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value FROM transactions {clause}"  # noqa: S608
-        )
+        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value, room FROM transactions {clause}"  # noqa: S608
         with self._mutex:
             return [
                 replace(Transaction(*row), value=int(row[10])) for row in self._db.execute(query, values).fetchall()

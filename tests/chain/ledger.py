@@ -1,6 +1,7 @@
 """A chain in memory that takes the transactions of one key, reorganises, and remembers every state it was in.
 
-Endpoints of it (`serve`) answer each call from any of these states, lose answers, and kill whoever asks. No sockets, no contracts: a
+Endpoints of it (`serve`) answer each call from any of these states, lose answers, keep what they refuse and publish it later, and kill whoever
+asks. No sockets, no contracts: a
 schedule of some hundred calls takes milliseconds.
 """
 
@@ -60,12 +61,16 @@ class Ledger:
     """Share of transactions that revert."""
     foreign: float = 0.0
     """Share of blocks in which another program uses the key."""
+    poor: float = 0.1
+    """Share of transactions that an endpoint refuses for want of gas money."""
     shaking: float = 0.0
     """Share of blocks that take others back."""
 
     def __post_init__(self) -> None:
         self.states: list[State] = [(Mined(0, _name(0), _name(0), (), 0),)]
         self.waiting: dict[str, Deed] = {}
+        self.kept: dict[str, Deed] = {}
+        """Refused, and not forgotten."""
         self._forks = 0
         self._found: dict[str, list[tuple[Mined, bool]]] = {}  # by transaction, in all forks
 
@@ -78,7 +83,9 @@ class Ledger:
         return Counter(deed.name for block in self.now for deed, good in block.transactions if good and deed.name)
 
     def mine(self) -> None:
-        """One block more; now and then of a fork that leaves out some of the last ones."""
+        """One block more; now and then of a fork that leaves out some of the last ones, or after something kept was published."""
+        if self.kept and self.chance.random() < 0.1:
+            self.publish()
         chain = self.now
         if self.chance.random() < self.shaking and len(chain) > self.depth + 1:
             cut = self.chance.randint(0, self.depth)
@@ -89,6 +96,11 @@ class Ledger:
             for _ in range(cut):
                 chain = self._with_block(chain)
         self.states.append(self._with_block(chain))
+
+    def publish(self) -> None:
+        """What was refused and kept gets to everybody."""
+        self.waiting |= self.kept
+        self.kept = {}
 
     def _with_block(self, chain: State) -> State:
         nonce, taken = chain[-1].used, []
@@ -117,6 +129,8 @@ class Ledger:
                 return {"result": hex(CHAIN_ID)}
             case "eth_blockNumber":
                 return {"result": hex(len(state) - 1)}
+            case "eth_getBalance":
+                return {"result": hex(0 if self.chance.random() < self.poor / 3 else 10**18)}
             case "eth_estimateGas":
                 return {"result": hex(50_000)}
             case "eth_call":
@@ -142,7 +156,8 @@ class Ledger:
             return {"error": {"code": -32000, "message": "nonce too low"}}
         if deed.hash in self.waiting and self.chance.random() < 0.5:  # each machine has heard of some
             return {"error": {"code": -32000, "message": "already known"}}
-        if self.chance.random() < 0.1:
+        if self.chance.random() < self.poor:
+            self.kept[deed.hash] = deed
             return {"error": {"code": -32000, "message": "insufficient funds for gas * price + value"}}
         if deed.nonce >= self.now[-1].used:  # else the machine that is behind keeps it, and nothing comes of it
             self.waiting[deed.hash] = deed

@@ -12,13 +12,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from swarm.anvil import Anvil
 from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
 from swarm.processes import free_port, wait_until
 from swarm.world import DAY, TOKEN, World
@@ -100,13 +99,6 @@ deeds = pytest.mark.parametrize(
     [pytest.param(deed, marks=() if deed in (submit, claim) else pytest.mark.long) for deed in DEEDS],
     ids=lambda deed: deed.__name__,
 )
-
-
-@pytest.fixture
-def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
-    endpoint = FaultyEndpoint(anvil.rpc)
-    yield endpoint
-    endpoint.close()
 
 
 class Follower:

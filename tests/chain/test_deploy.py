@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -30,13 +29,6 @@ def key(anvil: Anvil) -> Key:
     key = Key.generate()
     anvil.give(key.address, TOKEN)
     return key
-
-
-@pytest.fixture
-def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
-    endpoint = FaultyEndpoint(anvil.rpc)
-    yield endpoint
-    endpoint.close()
 
 
 def sent_by(chain: Chain, key: Key) -> int:

@@ -21,13 +21,6 @@ from protocol.identity import Key
 from tests.clock import VirtualClock
 
 
-@pytest.fixture
-def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
-    endpoint = FaultyEndpoint(anvil.rpc)
-    yield endpoint
-    endpoint.close()
-
-
 def hang(*_: object) -> bytes:
     raise Hang
 

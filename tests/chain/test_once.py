@@ -1,5 +1,6 @@
 """A mined deed is never done twice, and in the end each is done once: whatever earlier state of the chain an endpoint answers from, at
-every call another, through reorgs as deep as the network has them, foreign use of the key, reverts, lost answers and kills."""
+every call another, through reorgs as deep as the network has them, foreign use of the key, reverts, lost answers, refusals of what is
+published later, and kills."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def run_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     depth = chance.choice([0, 1, 3])
     ledger = Ledger(
         KEY.address, chance, depth, failing=chance.choice([0, 0.4]), foreign=chance.choice([0, 0.1]),
-        shaking=0.5 if depth else 0.0,
+        poor=chance.choice([0.1, 0.5]), shaking=0.5 if depth else 0.0,
     )  # fmt: skip
     for _ in range(depth + 3):
         ledger.mine()
@@ -58,6 +59,9 @@ def run_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if all([life.attempt(name) for name in deeds]) and is_settled:
             break
     assert life.journal.pending() == []
+    ledger.publish()
+    for _ in range(depth + 1):
+        ledger.mine()
     assert ledger.done() == dict.fromkeys(deeds, 1)
 
 

@@ -3,57 +3,30 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from swarm.anvil import Anvil
 from swarm.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
-from protocol.chain.events import Deposited
-from protocol.chain.gas import intrinsic
 from protocol.chain.sender import SendLimits
-from protocol.chain.settings import ChainSettings
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import (
     DeadlineExceeded,
-    FeeTooHigh,
-    InsufficientFunds,
     LockHeld,
     RpcUnavailable,
     TransactionReverted,
 )
 from protocol.identity import Key
-from protocol.shell.connection import Connection, is_fatal
-from protocol.shell.peers import PeerSettings
-
-QUICK = SendLimits(deadline=20, stuck=0.2)
-
-
-@pytest.fixture
-def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
-    endpoint = FaultyEndpoint(anvil.rpc)
-    yield endpoint
-    endpoint.close()
-
-
-def deposits(world: World, account: str) -> int:
-    return sum(1 for e in world.logs() if isinstance(e.data, Deposited) and e.data.account == account)
-
-
-def sender(world: World, key: Key, rpc: str | None = None, **options: object) -> Sender:
-    """A sender with play money and an allowance for deposits."""
-    world.anvil.give(key.address, TOKEN)
-    world.owner.send(world.chain.transfer_tokens(key.address, 1000 * TOKEN))
-    Sender(world.chain, key).send(world.chain.approve_tokens(world.chain.bonds.address, 1000 * TOKEN))
-    return Sender(Chain(rpc or world.anvil.rpc, world.chain.runs.address, timeout=3), key, **options)  # type: ignore[arg-type]
+from tests.chain.paying import QUICK, deposits, sender
 
 
 def test_a_named_transaction_is_done_once_however_often_it_is_asked_for(world: World, tmp_path: Path) -> None:
@@ -170,60 +143,6 @@ def test_a_stuck_transaction_is_replaced_at_a_higher_fee(world: World, monkeypat
         world.anvil.request("evm_setAutomine", True)
     assert not done.is_alive()
     assert deposits(world, key.address) == 1
-
-
-@contextmanager
-def base_fee(world: World, wei: int) -> Iterator[None]:
-    """A block whose gas costs this much; afterwards it is cheap again."""
-    world.anvil.request("anvil_setNextBlockBaseFeePerGas", hex(wei))
-    world.anvil.request("evm_mine")
-    try:
-        yield
-    finally:
-        world.anvil.request("anvil_setNextBlockBaseFeePerGas", hex(10**6))
-        world.anvil.request("evm_mine")
-
-
-def test_the_first_attempt_offers_no_more_than_the_cap(world: World) -> None:
-    key = Key.generate()
-    one = sender(world, key, limits=SendLimits(fee=3 * 10**9))
-    with base_fee(world, 2 * 10**9):
-        sent = one.send(one.chain.deposit(key.address, TOKEN))
-    offered = world.anvil.request("eth_getTransactionByHash", "0x" + sent.hash.hex())["maxFeePerGas"]
-    assert int(offered, 16) == 3 * 10**9, "twice the base fee is what it would like to offer"
-
-
-def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
-    key, journal = Key.generate(), TransactionLog()
-    one = sender(world, key, journal=journal, limits=SendLimits(fee=10**9))
-    before = world.chain.ethereum.transaction_count(key.address)
-    with base_fee(world, 2 * 10**9):
-        for attempt in (one.send, one.estimate):
-            with pytest.raises(FeeTooHigh, match="gwei per gas now, and 1 is the most") as caught:
-                attempt(one.chain.deposit(key.address, TOKEN))
-            assert "chain.fee_max_gwei" in caught.value.hint
-            assert not is_fatal(caught.value), "a role waits for it"
-    assert not journal.pending()
-    assert world.chain.ethereum.transaction_count(key.address) == before
-    one.send(one.chain.deposit(key.address, TOKEN))
-
-
-def test_a_call_that_needs_more_gas_than_the_cap_is_refused(world: World) -> None:
-    one = sender(world, Key.generate(), limits=SendLimits(gas=21_000))
-    with pytest.raises(TransactionReverted, match="cap of 21000") as caught:
-        one.send(one.chain.deposit(one.key.address, TOKEN))
-    assert "chain.gas_max" in caught.value.hint
-
-
-def test_a_role_sends_within_its_settings(world: World) -> None:
-    key = Key.generate()
-    world.anvil.give(key.address, TOKEN)
-    where = {"rpc": world.anvil.rpc, "contract": world.chain.runs.address, "chain_id": 31337, "run": world.run}
-    for bound, refused in (({"gas_max": 21_000}, TransactionReverted), ({"fee_max_gwei": 1e-9}, FeeTooHigh)):
-        settings = ChainSettings.model_validate(where | bound)
-        role = Connection(settings.open(), settings, PeerSettings(), key, None)  # type: ignore[arg-type]
-        with pytest.raises(refused):
-            role.sender().send(world.chain.approve_tokens(world.chain.bonds.address, 1))
 
 
 def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: FaultyEndpoint) -> None:
@@ -362,7 +281,7 @@ def test_one_stale_count_and_a_receipt_that_is_gone_repeat_nothing(
     assert world.chain.account(key.address).active == 8 * TOKEN
 
 
-def test_a_transaction_takes_six_requests_where_blocks_come_at_intervals(world: World, faulty: FaultyEndpoint) -> None:
+def test_a_transaction_takes_four_requests_where_blocks_come_at_intervals(world: World, faulty: FaultyEndpoint) -> None:
     key = Key.generate()
     one = sender(world, key, faulty.url)
     world.anvil.request("evm_setAutomine", False)
@@ -370,13 +289,13 @@ def test_a_transaction_takes_six_requests_where_blocks_come_at_intervals(world: 
     counts = []
     try:
         for number in range(6):
-            before = sum(faulty.asked.values())
+            before = faulty.requests
             one.send(one.chain.deposit(key.address, TOKEN), name=f"deposit/{number}")
-            counts.append(sum(faulty.asked.values()) - before)
+            counts.append(faulty.requests - before)
     finally:
         world.anvil.request("evm_setIntervalMining", 0)
         world.anvil.request("evm_setAutomine", True)
-    assert sum(counts[2:]) <= 6 * len(counts[2:]), counts
+    assert sum(counts[2:]) <= 4 * len(counts[2:]), counts
     assert deposits(world, key.address) == 6
 
 
@@ -408,81 +327,6 @@ def test_what_is_not_deep_enough_is_not_asked_for_once_more(world: World, faulty
     assert [send(), send()] == [3, 3]
     world.anvil.request("anvil_mine", hex(10))
     assert send() == 4  # the first is; the others have 11 blocks and 10
-
-
-def test_a_gas_estimate_is_not_made_before_what_is_pending_has_landed(world: World, faulty: FaultyEndpoint) -> None:
-    key = Key.generate()
-    one = sender(world, key, faulty.url, limits=SendLimits(deadline=0.3))
-    faulty.fault = lambda method, params: result(None) if "Receipt" in method else None
-    with pytest.raises(RpcUnavailable):
-        one.send(one.chain.deposit(key.address, TOKEN))
-    asked: list[str] = []
-    faulty.fault = lambda method, params: asked.append(method)
-    one.send(one.chain.deposit(key.address, TOKEN))
-    assert asked.index("eth_getTransactionReceipt") < asked.index("eth_estimateGas")
-
-
-@pytest.mark.parametrize("said", ["0x0", "0x1", "0x-5", "0x520a"])
-def test_a_gas_estimate_that_no_such_call_can_keep_to_is_asked_of_another_endpoint(
-    world: World, faulty: FaultyEndpoint, said: str
-) -> None:
-    key, journal = Key.generate(), TransactionLog()
-    sender(world, key)
-    faulty.fault = lambda method, _: result(said) if method == "eth_estimateGas" else None
-    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
-    Sender(chain, key).send(chain.deposit(key.address, TOKEN))
-    assert deposits(world, key.address) == 1
-    alone = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal)
-    with suppress(RpcUnavailable):  # no estimate, or too little gas for all that the call does
-        alone.send(chain.deposit(key.address, TOKEN))
-    assert not journal.pending(), "nothing waits behind it"
-
-
-def test_on_a_chain_that_asks_less_the_least_is_signed_with(world: World, faulty: FaultyEndpoint) -> None:
-    """One without EIP-7623, for instance: all endpoints estimate less than we think the least."""
-    key = Key.generate()
-    sender(world, key)
-    faulty.fault = lambda method, _: result("0x5208") if method == "eth_estimateGas" else None
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
-    call = one.chain.deposit(key.address, TOKEN)
-    target, data, _ = one.encode(call)
-    assert one.estimate(call)[0] == int(1.25 * intrinsic(target, data)) + call.room
-
-
-CALLDATA = {"none": b"", "zeros": bytes(5_000), "words": b"\xaa" * 5_000, "both": bytes(3_000) + b"\x01" * 200}
-
-
-@pytest.mark.parametrize("data", CALLDATA.values(), ids=CALLDATA)
-def test_a_transaction_takes_no_less_gas_than_the_chain_says_before_anything_is_carried_out(
-    world: World, data: bytes
-) -> None:
-    least = intrinsic(f"0x{'11' * 20}", data)
-    fields = {"from": world.owner.key.address, "to": f"0x{'11' * 20}", "data": f"0x{data.hex()}"}
-    assert least <= int(world.anvil.request("eth_estimateGas", fields), 16) < 1.03 * least
-    code = b"\x00" + data
-    fields = {"from": world.owner.key.address, "data": f"0x{code.hex()}"}
-    assert (
-        intrinsic(None, code) <= int(world.anvil.request("eth_estimateGas", fields), 16) < 1.03 * intrinsic(None, code)
-    )
-
-
-@pytest.mark.parametrize("would_revert", [False, True])
-def test_what_was_signed_with_too_little_gas_is_signed_anew_with_the_same_nonce(
-    world: World, monkeypatch: pytest.MonkeyPatch, would_revert: bool
-) -> None:
-    """One false estimate once stopped a key for good: nothing with a later nonce can land before it."""
-    key, journal = Key.generate(), TransactionLog()
-    one = sender(world, key, journal=journal, limits=SendLimits(deadline=5, depth=0))
-    monkeypatch.setattr(Sender, "_gas", lambda *_: 20_000)
-    monkeypatch.setattr(Sender, "_finish", lambda *_, **__: None)
-    call = one.chain.enlist(world.run, True) if would_revert else one.chain.deposit(key.address, TOKEN)
-    one.send(call, name="first")
-    monkeypatch.undo()
-    (stuck,) = journal.pending()
-    sent = one.send(one.chain.deposit(key.address, TOKEN), name="second")
-    assert not journal.pending()
-    assert deposits(world, key.address) == (1 if would_revert else 2)
-    assert int(world.anvil.request("eth_getTransactionByHash", f"0x{sent.hash.hex()}")["nonce"], 16) == stuck.nonce + 1
 
 
 def test_one_slow_transaction_does_not_slow_down_all_later_ones(world: World) -> None:
@@ -519,41 +363,6 @@ def test_what_a_reorg_took_back_is_sent_again(world: World, depth: int) -> None:
     assert one.recover() == depth
     one.send(one.chain.deposit(key.address, TOKEN), name="deposit/0")
     assert deposits(world, key.address) == depth
-
-
-def test_without_gas_money_nothing_stays_behind(world: World) -> None:
-    key = Key.generate()
-    one = sender(world, key)
-    world.anvil.give(key.address, 0)
-    with pytest.raises(InsufficientFunds):
-        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
-    world.anvil.give(key.address, TOKEN)
-    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
-    assert deposits(world, key.address) == 1
-
-
-def test_an_empty_account_forgets_nothing_that_may_still_land(
-    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first endpoint took it and will pass it on some time; a second deed in its place could then land as well."""
-    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
-    key = Key.generate()
-    one = sender(world, key, faulty.url)
-    answers = iter([error(-32000, "already known"), error(-32003, "insufficient funds for gas * price + value")])
-    taken: list[str] = []
-
-    def fault(method: str, params: list[str]) -> bytes | None:
-        if method != "eth_sendRawTransaction":
-            return None
-        taken.append(params[0])
-        return next(answers, None)
-
-    faulty.fault = fault
-    with pytest.raises(InsufficientFunds):
-        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
-    world.anvil.request("eth_sendRawTransaction", taken[0])  # now it is passed on
-    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
-    assert deposits(world, key.address) == 1
 
 
 def test_an_endpoint_that_forgot_what_was_mined_is_unavailable(world: World, faulty: FaultyEndpoint) -> None:
@@ -612,3 +421,17 @@ def test_killed_at_any_point_exactly_one_transaction_lands(world: World, tmp_pat
     survivor = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite"))
     survivor.send(world.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert deposits(world, key.address) == 1
+
+
+def test_a_journal_of_an_earlier_version_is_gone_on_with(world: World, tmp_path: Path) -> None:
+    key = Key.generate()
+    one = sender(world, key, journal=TransactionLog(tmp_path / "j.sqlite"))
+    sent = one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    one.close()
+    with closing(sqlite3.connect(tmp_path / "j.sqlite")) as old:
+        for table, column in (("transactions", "value"), ("transactions", "room"), ("attempts", "gas")):
+            old.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    later = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite"))
+    assert later.send(world.chain.deposit(key.address, TOKEN), name="deposit/1") == sent
+    later.send(world.chain.deposit(key.address, TOKEN), name="deposit/2")
+    assert deposits(world, key.address) == 2

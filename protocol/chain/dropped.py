@@ -1,0 +1,44 @@
+"""Transactions that the endpoints refused for want of gas money, and that may land all the same.
+
+Who refuses signed bytes has them, and may publish them once there is money, or lied when it refused. So a dropped transaction is not
+forgotten until something else has used its nonce for good. The nonce itself is free again: of all that is signed with it one lands.
+Asked for again, the deed is done with the same nonce (sender.py), so that it is not done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from protocol.chain.finality import Finality
+from protocol.chain.transaction_log import DROPPED, VOID, Transaction, TransactionLog
+
+log = logging.getLogger(__name__)
+
+
+class DroppedTransactions:
+    def __init__(self, journal: TransactionLog, finality: Finality) -> None:
+        self._journal = journal
+        self._finality = finality
+
+    def look(self, used: int) -> None:
+        """Finds out what became of those whose nonce is below `used`: one that has landed is pending again, for its receipt to be found."""
+        for dropped in self._journal.dropped():
+            if dropped.nonce < used:
+                self._look_at(dropped)
+
+    def _look_at(self, dropped: Transaction) -> None:
+        user = None if (is_lost := self._journal.lost_its_nonce(dropped)) else self._finality.user(dropped.nonce)
+        if user in self._journal.hashes(dropped):
+            self.landed(dropped)
+        elif is_lost or user is not None:
+            self._journal.finish(dropped, VOID)
+
+    def using(self, transaction_hash: bytes) -> Transaction | None:
+        """The dropped one of this hash, which used a nonce, now pending again; None where it is none of them."""
+        found = self._journal.of(transaction_hash)
+        return self.landed(found) if found is not None and found.state == DROPPED else None
+
+    def landed(self, dropped: Transaction) -> Transaction:
+        """Makes one that has landed pending again, and says so."""
+        log.warning("%s: refused for want of gas money, and it is in the chain all the same", dropped.doing)
+        return self._journal.reopen(dropped)

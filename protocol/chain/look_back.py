@@ -1,0 +1,78 @@
+"""A look back at what has landed: whether it is in the chain for good by now, or not any more.
+
+By finality.py: a receipt that is not there, or a low count, undoes nothing alone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from protocol.chain.client import Chain
+from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.finality import Finality
+from protocol.chain.landing import Landing
+from protocol.chain.transaction_log import FAILED, MINED, SETTLED, Transaction, TransactionLog
+from protocol.errors import RpcUnavailable
+
+log = logging.getLogger(__name__)
+
+_LOOKED_AT = 4  # transactions that are not settled yet, per call
+
+
+class LookBack:
+    def __init__(self, chain: Chain, journal: TransactionLog, landing: Landing, finality: Finality) -> None:
+        self._chain = chain
+        self._journal = journal
+        self._landing = landing
+        self._finality = finality
+
+    def look(self, used: int) -> None:
+        """Settles what is deep enough by now, and makes pending again what the chain does not have (any more). `used`: how many transactions
+        of the key it seems to have."""
+        doubted = self._journal.landed_from(used)
+        seen = {each.id: each for each in (*self._ripe(), *doubted)}
+        for transaction in seen.values():
+            with self._chain.ahead(*self._finality.requests(*landing_of(transaction))):
+                self.look_at(transaction, is_doubted=transaction in doubted)
+
+    def unsettled(self, most: int) -> list[Transaction]:
+        """Those that a reorg might take, the first ones; none where there are no reorgs."""
+        return self._journal.mined(most) if self._finality.depth else []
+
+    def _ripe(self) -> list[Transaction]:
+        """Of the unsettled ones those whose block may be deep enough by now; all where the newest block is not to be had."""
+        unsettled = self.unsettled(_LOOKED_AT)
+        try:
+            newest = self._chain.block().number if unsettled else 0
+        except EndpointsDisagree:
+            raise
+        except RpcUnavailable:  # what was done is told all the same
+            return unsettled
+        return [each for each in unsettled if not self._finality.is_young(landing_of(each)[1], newest)]
+
+    def look_at(self, transaction: Transaction, *, is_doubted: bool = False) -> None:
+        """Settles one where it is deep enough. `is_doubted`: that it is in the chain."""
+        receipt = self._landing.anywhere(transaction)
+        if receipt is None:
+            self._look_for(transaction, is_doubted=is_doubted)
+            return
+        outcome = self._finality.outcome(receipt.hash, receipt.block)
+        if outcome is not None:
+            state = SETTLED if outcome and self._finality.depth else MINED if outcome else FAILED
+            self._journal.finish(transaction, state, receipt.hash, receipt.block)
+
+    def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
+        """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used
+        (`is_doubted` is False), only if something else did."""
+        user = self._finality.user(transaction.nonce)
+        if is_doubted if user is None else user not in self._journal.hashes(transaction):
+            self._journal.reopen(transaction)
+            log.warning(
+                "%s: the chain does not have it any more, or the endpoint lags; sending it again", transaction.doing
+            )
+
+
+def landing_of(transaction: Transaction) -> tuple[bytes, int]:
+    """(hash, block) of one that has."""
+    assert transaction.hash is not None and transaction.block is not None
+    return transaction.hash, transaction.block
