@@ -32,7 +32,7 @@ from tests.chain.fake_chain import (
     seated,
     serve,
 )
-from tests.chain.test_liars import (
+from tests.chain.lies import (
     FORGED,
     HONEST,
     LIAR,
