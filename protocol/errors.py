@@ -104,7 +104,9 @@ class DiskFailed(PreflightError):
 
 
 class DiskFull(PreflightError):
-    """Nothing is lost: what was to be written is not begun, or begun again."""
+    """Nothing is lost: what was to be written is not begun, or begun again. A role that ends by it may be started again: somebody may have made room."""
+
+    exit_code = 1
 
 
 class InsufficientFunds(MurmurationError):

@@ -55,21 +55,17 @@ class Alerts:
         enough = units * policy.reward >= self._least
         if enough and not self._told.get("claimable"):
             self._tell("rewards_claimable", f"{tokens(units * policy.reward)} can be claimed", "node claim")
-        if enough or not units:
-            self._note(claimable=enough)
+        self._note(claimable=enough)
 
     def disk(self, reason: str) -> None:
-        """Why the node waits for room on the disk; empty while there is some."""
+        """Why the node waits for room on the disk; empty once it has made something again."""
         if reason and not self._told.get("disk"):
             self._tell("disk_low", reason, "free space; the node goes on by itself")
         self._note(disk=bool(reason))
 
     def ended(self, error: MurmurationError) -> None:
         """What the node ends with."""
-        from node.contributor.watchdog import NoProgress
-
-        kind = "slashed" if isinstance(error, Banned) else "no_progress" if isinstance(error, NoProgress) else "ended"
-        self._tell(kind, f"the node ended: {error}", error.hint)
+        self._tell("slashed" if isinstance(error, Banned) else "ended", f"the node ended: {error}", error.hint)
 
     def _tell(self, kind: Any, text: str, next_: str) -> None:
         if self._notifier is not None:

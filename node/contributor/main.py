@@ -13,7 +13,7 @@ from pathlib import Path
 
 COMMANDS = frozenset(
     {
-        "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "leave", "offer", "page", "rebond", "rotate", "stake", "start", "status",
+        "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "leave", "notify", "offer", "page", "rebond", "rotate", "stake", "start", "status",
         "submissions", "unstake", "withdraw",
     }
 )  # fmt: skip

@@ -36,8 +36,9 @@ OWN_WORK = frozenset({"loading", "probing", "generating", "checking", "submittin
 _LONG = 10  # times what a submission takes: the least that is expected, however long that is
 _ENOUGH = 3  # rejected ones that say something of this machine, while others are not judged yet
 _GRACE_SECONDS = 60.0  # between looks from outside; and how much later one piece of work is taken for hanging
-_HANDED_IN = (submission_log.COMMITTED, submission_log.STORED)
+_PENDING = (submission_log.COMMITTED, submission_log.STORED)
 _REJECTED = (submission_log.SOFT, submission_log.HARD)
+_HANDED_IN = (*_PENDING, *_REJECTED)  # what moves on among these is no new one
 _FRESH = "MURMUR_FRESH_START"
 
 
@@ -76,18 +77,23 @@ class ProgressWatch:
         with self._mutex:
             self._count()
             spent = sum(self._spent.values())
-        since = self._submissions.counts()
+        counts = self._submissions.counts()
+        since = Counter(counts)
         since.subtract(self._before)
         if since[submission_log.ACCEPTED] > 0:
             os.environ.pop(_FRESH, None)
             self._begin_anew()
         elif self._seconds and spent >= self._expected:
-            self._tell(spent, since)
+            self._tell(spent, since, sum(counts[state] for state in _PENDING))
 
     def watch(self, stop: Event, end: Callable[[NoProgress], None]) -> None:
         """Calls `end` where one piece of work lasts for longer than what is expected, until `stop` is set. For a thread of its own."""
+        looked = self._clock.monotonic()
         while self._seconds and not self._clock.wait(stop, _GRACE_SECONDS):
+            before, looked = looked, self._clock.monotonic()
             with self._mutex:
+                if looked > before + 3 * _GRACE_SECONDS:  # the process was stopped (Ctrl-Z), and worked on nothing
+                    self._since = looked
                 phase, lasts = self._phase, self._clock.monotonic() - self._since
             if phase in OWN_WORK and lasts >= self._expected + _GRACE_SECONDS:
                 end(NoProgress(f"{phase} has lasted for {duration(int(lasts))} and does not come to an end"))
@@ -110,16 +116,17 @@ class ProgressWatch:
         self._before = self._submissions.counts()
         self._trouble = ""
 
-    def _tell(self, spent: float, since: Counter[str]) -> None:
+    def _tell(self, spent: float, since: Counter[str], pending: int) -> None:
+        """`pending`: submissions that were handed in, whenever, and not judged."""
         rejected, handed_in = (sum(since[state] for state in states) for states in (_REJECTED, _HANDED_IN))
         worked = f"nothing was accepted in {duration(int(spent))} of work"
-        if rejected >= _ENOUGH or rejected > 0 >= handed_in:
+        if rejected >= _ENOUGH or (rejected > 0 and not pending):
             raise NoProgress(f"{worked}: all {rejected} submissions that were judged were rejected")
         if handed_in > 0:
             log.warning(
                 "%s: of %d submissions that were handed in validators have judged %d",
                 worked,
-                handed_in + rejected,
+                handed_in,
                 rejected,
             )
             self._begin_anew()
@@ -143,12 +150,12 @@ def fresh_start(why: NoProgress) -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  the command that runs
 
 
-def end_of_hanging(may_be_fresh: bool) -> Callable[[NoProgress], None]:
+def end_of_hanging(asks_nobody: bool) -> Callable[[NoProgress], None]:
     """Ends this process from a thread, with the stacks of all."""
 
     def end(why: NoProgress) -> None:
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
-        if may_be_fresh:
+        if may_start_fresh(asks_nobody):
             fresh_start(why)
         log.critical("%s", why)
         sys.stderr.flush()

@@ -173,7 +173,9 @@ class Worker:
                     self._commit(None)
             except Exception as error:
                 self._delivery.deliver_rest()
-                if isinstance(error, MurmurationError):
+                if isinstance(error, MurmurationError) and not isinstance(
+                    error, NoProgress
+                ):  # who may start afresh tells of it
                     self._alerts.ended(error)
                 raise
 
@@ -221,12 +223,12 @@ class Worker:
             self._news.wait(self._stop, pause, seldom=is_delivered and not lacks_beacon_alone)
             return
         reason = self._room.reason_to_wait()
-        self._alerts.disk(reason)
         if reason and self._made:
             self._commit(head)
             return
         if reason:
             self._say("waiting", reason=reason)
+            self._alerts.disk(reason)
             self._news.wait(self._stop, self._c.settings.poll_seconds)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
@@ -289,6 +291,7 @@ class Worker:
         if not self._made:
             self._made_at = self._clock.monotonic()
         self._made.append(made)
+        self._alerts.disk("")
         if (
             self._clock.monotonic() - self._made_at + self._took > self._together
         ):  # the next one would keep it waiting for longer

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping
 from queue import Full, Queue
 from threading import Event, Thread
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
 from protocol.clock import SYSTEM, Clock
-from protocol.http_url import without_secrets
+from protocol.http_url import host_and_port, without_secrets
 from protocol.settings import Settings
 from protocol.shell.home import PASSWORD_VARIABLE
 
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 Kind = Literal["slashed", "case_opened", "suspended", "no_progress", "disk_low", "rewards_claimable", "ended", "test"]
 _PAUSES = (2.0, 10.0)  # seconds before it is tried again
 _SECONDS = 10.0  # for one try
+_END_SECONDS = 12.0  # in which what waits may still be delivered when the role ends
 _WAITING_MAX = 64
 
 
@@ -47,7 +48,20 @@ class NotifySettings(Settings):
     def _is_an_address(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("a webhook begins with https:// or http://")
+        try:
+            names_a_host = not url or bool(host_and_port(url).encode("idna"))
+        except UnicodeError:
+            names_a_host = False
+        if not names_a_host:
+            raise ValueError("it names no host")
         return url
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _is_no_line(cls, command: Any) -> Any:
+        if isinstance(command, str):
+            raise ValueError('it is a list, for no shell reads it: ["/usr/local/bin/tell-me", "an argument"]')
+        return command
 
     @property
     def ways(self) -> dict[str, Callable[[Mapping[str, str]], None]]:
@@ -62,12 +76,12 @@ class NotifySettings(Settings):
     def _post(self, notification: Mapping[str, str]) -> None:
         import httpx
 
-        try:
-            httpx.post(self.webhook, json=dict(notification), timeout=_SECONDS).raise_for_status()
-        except httpx.HTTPStatusError as error:
-            raise OSError(f"it answers {error.response.status_code}") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise OSError(type(error).__name__) from None  # its text may hold the address
+        from protocol.deadline import Transport, within
+
+        with within(_SECONDS), httpx.Client(transport=Transport()) as client:
+            answer = client.post(self.webhook, json=dict(notification))
+        if not answer.is_success:
+            raise OSError(f"it answers {answer.status_code}")
 
     def _run(self, notification: Mapping[str, str]) -> None:
         said = {"MURMUR_KIND": notification["kind"], "MURMUR_TEXT": notification["text"]}
@@ -79,6 +93,10 @@ class NotifySettings(Settings):
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise OSError(f"it did not end within {_SECONDS:g} s") from None
+        except FileNotFoundError:
+            raise OSError(
+                "there is no such program; no shell reads the line, so each argument is a text of its own"
+            ) from None
         if done.returncode:
             raise OSError(f"it ended with exit code {done.returncode}")
 
@@ -105,7 +123,7 @@ class Notifier:
         if self._thread.is_alive():
             self._stop.set()  # no more pauses
             self._put(None)
-            self._thread.join(2 * _SECONDS)
+            self._thread.join(_END_SECONDS)
 
     def tell(self, kind: Kind, text: str, next_: str = "") -> None:
         """From any thread; returns at once. `next_` is the command to type."""
@@ -129,11 +147,16 @@ class Notifier:
             try:
                 way(one)
                 return
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  the thread lives as long as the role
                 if pause is None or self._stop.is_set():
-                    log.warning("a notification (%s) was not delivered by %s: %s", one["kind"], name, error)
+                    log.warning("a notification (%s) was not delivered by %s: %s", one["kind"], name, why_not(error))
                     return
                 self._clock.wait(self._stop, pause)
+
+
+def why_not(error: Exception) -> str:
+    """Why one was not delivered. What others' errors say may hold the address."""
+    return str(error) if type(error) is OSError else type(error).__name__
 
 
 def notification(kind: Kind, text: str, next_: str, who: Mapping[str, str]) -> dict[str, str]:

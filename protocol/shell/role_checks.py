@@ -99,7 +99,7 @@ def look_at_keys(s: RoleSubject) -> Answer:
     """As a start would find the keystore, which takes none that others may read."""
     file = s.keystore
     try:
-        mode, text = file.stat().st_mode, file.read_text()
+        mode, text = file.stat().st_mode, file.read_text(errors="replace")
     except FileNotFoundError:
         raise ConfigError(f"there is no key at {file}", hint=s.init) from None
     except OSError as error:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from node.contributor.alerts import FILE, Alerts
 from node.contributor.failures import Failures
 from node.contributor.room import PAUSE_BYTES, DiskRoom
-from node.contributor.watchdog import NoProgress
 from node.contributor.worker import Worker
 from node.engine.torch_engine import TorchEngine
 from protocol.errors import Banned, DiskFull, IntegrityError, MurmurationError
+from protocol.shell import notify as notify_module
 from protocol.shell.notify import Notifier, NotifySettings
 from tests.clock import VirtualClock, eventually
 from tests.node.stage import Stage
@@ -122,6 +126,52 @@ def test_settings_show_no_more_of_a_webhook_than_its_host(inbox: Inbox) -> None:
     assert "secret" not in json.dumps(shown)
 
 
+def test_a_webhook_that_drips_holds_nothing_up_for_longer_than_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify_module, "_SECONDS", 0.5)
+    sent = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            sock, _ = listener.accept()
+            with sock, suppress(OSError):
+                sock.sendall(b"HTTP/1.1 200 OK\r\n")
+                for _ in range(600):
+                    sock.sendall(b"x: y\r\n")
+                    sent.append(1)
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        way = next(iter(NotifySettings(webhook=f"http://127.0.0.1:{listener.getsockname()[1]}/x").ways.values()))
+        with pytest.raises(httpx.TimeoutException):
+            way({"kind": "test", "text": "x"})
+    assert len(sent) < 300, "it would drip for a minute"
+
+
+def test_a_way_that_fails_in_another_way_does_not_end_the_others(
+    inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = NotifySettings(webhook=inbox.url, command=("/bin/tr\0ue",))
+    with Notifier(settings, WHO, VirtualClock()) as notifier:
+        notifier.tell("slashed", "one")
+        notifier.tell("slashed", "two")
+    assert [one["text"] for one in inbox.got] == ["one", "two"]
+    assert caplog.text.count("was not delivered by /bin/tr") == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"webhook": "https://hooks.slack..com/x"},
+        {"webhook": f"https://{'a' * 70}.com/x"},
+        {"webhook": "ftp://x"},
+        {"command": "echo hi | cat"},
+    ],
+)
+def test_settings_that_can_never_work_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"names no host|begins with|it is a list"):
+        NotifySettings(**wrong)  # type: ignore[arg-type]
+
+
 # ---- what is told
 
 
@@ -178,7 +228,6 @@ def test_each_thing_is_told_once_also_over_a_restart(tmp_path: Path) -> None:
     ("error", "kind"),
     [
         (Banned("the seat is banned"), "slashed"),
-        (NoProgress("nothing"), "no_progress"),
         (IntegrityError("damaged"), "ended"),
     ],
 )
@@ -219,14 +268,28 @@ def test_a_worker_without_room_delivers_waits_and_goes_on_by_itself(stage: Stage
         stage.connection(node), stage.home("node"), QUICK, lambda dtype: TorchEngine(dtype), clock=clock, notifier=heard
     )
     worker._room = DiskRoom(stage.home("node").data, 0, clock, lambda folder: free[0])
+    versions = worker._workbench._versions
+    folder = versions.folder
+
+    def no_room(*_: object) -> None:
+        raise DiskFull("the disk has 5 bytes free, and this version needs more")
+
+    versions.folder, free[0] = no_room, 2 * PAUSE_BYTES  # type: ignore[method-assign, assignment]
     try:
+        for _ in range(5):
+            worker._try_turn()
+        assert heard.kinds == ["disk_low"], "once, however often it is tried"
+        versions.folder, free[0] = folder, 0  # type: ignore[method-assign]
         for _ in range(3):
             worker._try_turn()
         assert "MiB free, and work begins with" in str(told(stage)["reason"])
         assert not submitted(stage)
-        assert heard.kinds == ["disk_low"]
+        assert not heard.kinds
         free[0] = 2 * PAUSE_BYTES
         worker._try_turn()
         assert len(submitted(stage)) == 1
+        free[0] = 0
+        worker._try_turn()
+        assert heard.kinds == ["disk_low"], "another time"
     finally:
         worker.close()

@@ -96,6 +96,23 @@ def test_rejected_work_alone_ends_the_node(desk: Desk) -> None:
         desk.watchdog.look()
 
 
+def test_one_rejected_while_others_wait_to_be_judged_ends_no_node(desk: Desk) -> None:
+    for _ in range(20):
+        desk.hands_in(states.STORED)
+    desk.works(HOUR)
+    desk.watchdog.look()
+    desk.hands_in(states.STORED)
+    desk.log.advance(bytes([1]) * 32, states.SOFT)
+    desk.works(HOUR)
+    desk.watchdog.look()
+    later = ProgressWatch(desk.log, HOUR, desk.clock)  # after a restart, with as many pending
+    desk.log.advance(bytes([2]) * 32, states.SOFT)
+    desk.hands_in(states.STORED)
+    later.says("generating")
+    desk.clock.advance(HOUR)
+    later.look()
+
+
 @pytest.mark.parametrize("rejected", [0, 2])
 def test_silent_validators_are_told_of_and_end_no_node(
     desk: Desk, rejected: int, caplog: pytest.LogCaptureFixture
@@ -138,6 +155,20 @@ def test_work_that_does_not_come_to_an_end_is_noticed_from_outside(desk: Desk) -
 
     desk.watchdog.watch(stop, end)
     assert str(found[0]) == "generating has lasted for 1 h 1 min and does not come to an end"
+
+
+def test_a_process_that_was_stopped_for_long_has_not_hung(desk: Desk) -> None:
+    desk.watchdog.says("generating")
+    stop = Event()
+
+    def meanwhile() -> None:
+        desk.clock.advance(5 * HOUR if len(desk.clock.waits) == 3 else 0)
+        if len(desk.clock.waits) > 20:
+            stop.set()
+
+    desk.clock.meanwhile = meanwhile
+    desk.watchdog.watch(stop, lambda why: pytest.fail(str(why)))
+    desk.watchdog.look()
 
 
 def test_a_long_wait_for_others_is_no_work_that_hangs(desk: Desk) -> None:
@@ -293,6 +324,6 @@ def test_what_hangs_ends_with_the_stacks_of_all_threads(
 ) -> None:
     codes: list[int] = []
     monkeypatch.setattr(watchdog_module.os, "_exit", codes.append)
-    end_of_hanging(may_be_fresh=False)(NoProgress("generating has lasted for 61 min and does not come to an end"))
+    end_of_hanging(asks_nobody=False)(NoProgress("generating has lasted for 61 min and does not come to an end"))
     assert codes == [5]
     assert "most recent call first" in capfd.readouterr().err

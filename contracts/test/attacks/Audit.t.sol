@@ -6,7 +6,7 @@ import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IPolicies} from "../../src/interfaces/IPolicies.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {IWeights} from "../../src/interfaces/IWeights.sol";
-import {Denied, InsufficientStake, TooLate, TooLong} from "../../src/interfaces/Errors.sol";
+import {Denied, InsufficientStake, TooLate, TooLong, ZeroAmount} from "../../src/interfaces/Errors.sol";
 import {World} from "../support/World.sol";
 
 /// @notice A trainer that is a contract, and tries manifests until it likes the beacon.
@@ -313,6 +313,24 @@ contract AuditTest is World {
         pass(NOTICE);
         expectRefusal(Denied.selector, TRAINER);
         vouchers.redeem(run, validators[0], 500 * MUR, signature);
+    }
+
+    /// @dev Many small vouchers in one window would pass the cap together.
+    function test_the_vouchers_of_a_window_pass_its_cap_no_more_than_one_does() public {
+        IPolicies.Policy memory p = policy();
+        (p.trainer, p.voucherCap) = (vm.addr(0x77), 50 * MUR);
+        run = open(p);
+        people(run);
+        vouchers.fund(run, 500 * MUR);
+        assertEq(vouchers.redeem(run, validators[0], 20 * MUR, voucher(validators[0], 20 * MUR)), 20 * MUR);
+        assertEq(vouchers.redeem(run, validators[1], 20 * MUR, voucher(validators[1], 20 * MUR)), 20 * MUR);
+        assertEq(vouchers.left(run), 10 * MUR);
+        assertEq(vouchers.redeem(run, validators[0], 45 * MUR, voucher(validators[0], 45 * MUR)), 10 * MUR);
+        bytes memory signature = voucher(validators[1], 45 * MUR);
+        expectRefusal(ZeroAmount.selector);
+        vouchers.redeem(run, validators[1], 45 * MUR, signature);
+        pass(WINDOW);
+        assertEq(vouchers.redeem(run, validators[1], 45 * MUR, signature), 25 * MUR);
     }
 
     function voucher(address to, uint256 total) private view returns (bytes memory) {

@@ -17,7 +17,6 @@ from protocol.shell.home import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
-    from node.contributor.watchdog import NoProgress
     from node.engine import Engine
     from protocol.shell.home import Home
 
@@ -73,7 +72,7 @@ def page(home: HomeOption = DEFAULT_HOME) -> None:
 def notify(home: HomeOption = DEFAULT_HOME) -> None:
     """Send a test notification by each way that [notify] of node.toml names. Exit code 1 where one does not arrive."""
     from protocol.errors import ConfigError
-    from protocol.shell.notify import notification
+    from protocol.shell.notify import notification, why_not
 
     place = open_home(home)
     node = settings(place).value
@@ -85,9 +84,9 @@ def notify(home: HomeOption = DEFAULT_HOME) -> None:
         try:
             way(one)
             typer.echo(f"delivered by {name}")
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, the other way is tried
             failed = True
-            typer.echo(f"not delivered by {name}: {error}", err=True)
+            typer.echo(f"not delivered by {name}: {why_not(error)}", err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -104,11 +103,11 @@ def run_worker(
     subject = NodeSubject(place, starting=True)
     require_startable(CHECKS, subject)
     node = subject.settings
-    may_be_fresh = watchdog.may_start_fresh(_asks_nobody(password_file))
+    asks_nobody = _asks_nobody(password_file)
     try:
-        _work(place, node, password_file, engine, adopt=adopt, end=watchdog.end_of_hanging(may_be_fresh))
+        _work(place, node, password_file, engine, adopt=adopt, asks_nobody=asks_nobody)
     except watchdog.NoProgress as error:
-        if not may_be_fresh:
+        if not watchdog.may_start_fresh(asks_nobody):  # as of now: what was accepted meanwhile allows it once more
             raise
         watchdog.fresh_start(error)
 
@@ -124,9 +123,10 @@ def _asks_nobody(password_file: Path | None) -> bool:
 
 def _work(
     place: Home, node: NodeSettings, password_file: Path | None, engine: Callable[[str], Engine] | None, *, adopt: bool,
-    end: Callable[[NoProgress], None],
+    asks_nobody: bool,
 ) -> None:  # fmt: skip
     from node.contributor.page.service import page_of_running_node
+    from node.contributor.watchdog import NoProgress, end_of_hanging, may_start_fresh
     from node.contributor.worker import Worker
     from node.engine import int8
     from node.engine.hardware import measure_of
@@ -141,9 +141,13 @@ def _work(
         measure = partial(measure_of, node.engine)
 
         def end_of_it(why: NoProgress) -> None:
-            notifier.tell("no_progress", f"the node ended: {why}", why.hint)
+            tell(why)
             notifier.close()
-            end(why)
+            end_of_hanging(asks_nobody)(why)
+
+        def tell(why: NoProgress) -> None:
+            fate = "starts afresh, once" if may_start_fresh(asks_nobody) else "ended"
+            notifier.tell("no_progress", f"the node {fate}: {why}", why.hint)
 
         worker = Worker(
             up.connection,
@@ -161,4 +165,8 @@ def _work(
             rewards_from=node.notify.rewards_from,
         )
         with closing(worker):
-            worker.run()
+            try:
+                worker.run()
+            except NoProgress as why:
+                tell(why)
+                raise
