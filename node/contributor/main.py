@@ -14,7 +14,7 @@ from pathlib import Path
 COMMANDS = frozenset(
     {
         "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "leave", "offer", "page", "rebond", "rotate", "stake", "start", "status",
-        "submissions", "unstake", "withdraw",
+        "submissions", "unstake", "version", "withdraw",
     }
 )  # fmt: skip
 """Commands of node/contributor/commands; a test holds the two together."""
