@@ -4,3 +4,4 @@ Imports neither `node` nor `trainer`, and no torch.
 """
 
 __version__ = "0.1.0"
+"""Also of the package: pyproject.toml reads it here."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 COMMANDS = frozenset(
     {
-        "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "leave", "notify", "offer", "page", "rebond", "rotate", "stake", "start", "status",
-        "submissions", "unstake", "withdraw",
+        "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "leave", "notify", "offer", "page", "rebond", "rotate", "stake", "start",
+        "status", "submissions", "unstake", "version", "withdraw",
     }
 )  # fmt: skip
 """Commands of node/contributor/commands; a test holds the two together."""

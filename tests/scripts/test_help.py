@@ -18,7 +18,7 @@ MAINS = {"demo": lambda: demo.main(Interruption()), "devnet": devnet.main}
 def bare(tmp_path: Path) -> Path:
     """A clone on a machine that nothing was set up on; a set-up would fail."""
     (tmp_path / "scripts").mkdir()
-    for name in (*MAINS, "test", "test-vllm", "setup-vllm", "test-verifiers", "gpu-report"):
+    for name in (*MAINS, "test", "test-vllm", "setup-vllm", "test-verifiers", "gpu-report", "release"):
         (tmp_path / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
     return tmp_path
 
@@ -70,3 +70,7 @@ def test_a_flag_that_the_tests_do_not_know_is_refused_before_any_set_up(bare: Pa
     done = subprocess.run(command, cwd=bare, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
     assert done.returncode == 2
     assert "--long" in done.stderr
+
+
+def test_a_release_says_how_it_is_made(bare: Path) -> None:
+    assert "--output FOLDER" in shown(bare, "release", "--help")

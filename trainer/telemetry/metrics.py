@@ -145,7 +145,7 @@ def _tensorboard(folder: Path, step: int) -> list[Sink]:
     try:
         return [TensorBoard(folder, step)]
     except (ImportError, OSError) as error:
-        log.warning("no TensorBoard files are written: %s", error)
+        log.warning("no TensorBoard files are written: %s (the extra `trainer` of murmuration brings it)", error)
         return []
 
 

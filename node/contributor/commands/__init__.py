@@ -4,13 +4,14 @@ init.py     init, config show                             operate.py   start, pa
 stake.py    stake, leave, unstake, rebond, withdraw, claim   inspect.py   status, submissions
 seat.py     rotate, offer, accept                         appeal.py    appeal
 hardware.py hardware                                      doctor.py    doctor
-checks.py   what `node doctor` looks at                   context.py   what they share
+checks.py   what `node doctor` looks at                   version.py   version
+context.py  what they share
 status_text.py, submission_text.py   what inspect.py finds, as text
 """
 
 from __future__ import annotations
 
-from node.contributor.commands import appeal, doctor, hardware, init, inspect, operate, seat, stake
+from node.contributor.commands import appeal, doctor, hardware, init, inspect, operate, seat, stake, version
 from protocol.shell.cli import group
 
 app = group("Stake, lend a GPU, and see what was earned or why not.")
@@ -22,3 +23,4 @@ doctor.register(app)
 operate.register(app)
 inspect.register(app)
 appeal.register(app)
+version.register(app)

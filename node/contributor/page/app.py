@@ -5,13 +5,14 @@
     GET /api/v1/list             submissions: state, offset, limit
     GET /api/v1/submissions/ID   one of them
     GET /api/v1/rules            verdicts and rules in words
-    GET /docs/rules.md           the rules in full, where this is a copy of the source
+    GET /docs/rules.md           the rules in full
 
 The others, which every page has, are in protocol/page/routes.py.
 """
 
 from __future__ import annotations
 
+import sysconfig
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +31,8 @@ from protocol.page.document import PageDocument
 from protocol.page.routes import absent, tagged
 
 FOLDER = Path(__file__).parent / "static"
+DOCUMENTS = "share/doc/murmuration"
+"""Of an environment: where the wheel puts what it brings of docs/."""
 _API = "/api/v1"
 _REFUSAL = "this page is shown to browsers on this machine, under its address"
 
@@ -68,8 +71,14 @@ def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
         return absent("submission", "of this node") if found is None else tagged(request, found.body, found.tag)
 
 
+def _rules_file() -> Path:
+    """The rules of verification: of the checkout, or what the wheel has put among the environment's documents."""
+    places = (Path(__file__).parents[3], Path(sysconfig.get_path("data"), DOCUMENTS))
+    return next((place / rule_words.PAGE for place in places if (place / rule_words.PAGE).is_file()), places[0])
+
+
 def _add_rules(app: FastAPI) -> None:
-    file = Path(__file__).parents[3] / rule_words.PAGE
+    file = _rules_file()
     outcomes = {outcome.name.lower(): means for outcome, means in rule_words.OUTCOMES.items()}
     said = PageDocument.of(
         {"page": rule_words.PAGE, "has_page": file.is_file(), "outcomes": outcomes, "rules": rule_words.RULES}
