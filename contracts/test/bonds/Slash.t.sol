@@ -47,6 +47,19 @@ contract SlashTest is World {
         bonds.unlock(someone, 1);
     }
 
+    function test_no_more_is_paid_than_was_taken() public {
+        vm.startPrank(address(bench));
+        bonds.lock(someone, 70);
+        (IBonds.Payment[] memory charges, IBonds.Payment[] memory payments) =
+            (new IBonds.Payment[](1), new IBonds.Payment[](2));
+        charges[0] = IBonds.Payment(someone, 100);
+        (payments[0], payments[1]) = (IBonds.Payment(finder, 50), IBonds.Payment(STRANGER, 50));
+        bonds.disburse(charges, payments);
+        assertEq(bonds.accounts(someone).active, 30);
+        assertEq(bonds.accounts(finder).active, 50);
+        assertEq(bonds.accounts(STRANGER).active, 20); // what is left
+    }
+
     function test_move_keeps_stake_locked() public {
         vm.startPrank(address(runs));
         bonds.lock(someone, 70);
