@@ -169,6 +169,11 @@ contract SubmitTest is World {
             submit(0, mostOf(nodes[0]));
         }
         assertEq(mostOf(nodes[0]), most * LEVERAGE); // and no more
+        pass(ripening(WINDOW));
+        runs.claim(run, nodes[0]);
+        publish(run);
+        most *= LEVERAGE;
+        refusedUnits(uint32(most + 1), abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
     }
 
     function test_without_rewards_a_seat_is_bound_by_the_ring_alone() public {
