@@ -332,9 +332,12 @@ def _journals(world: _World) -> Turn:
     with sent._db:
         sent._db.execute("BEGIN")
         for number, s in enumerate(past):
-            query = "INSERT INTO transactions VALUES (?, ?, '', ?, NULL, ?, 1, ?, ?, 1, 0, '0')"
+            query = "INSERT INTO transactions (id, name, doing, nonce, data, gas, state, hash, block, created) VALUES (?, ?, '', ?, ?, 1, ?, ?, 1, 0)"
             sent._db.execute(query, (number + 1, f"submit/{s.id.hex()}", number, bytes(200), MINED, s.id))
-            sent._db.execute("INSERT INTO attempts VALUES (?, ?, ?, 1, 1, 0)", (number + 1, s.id, bytes(300)))
+            sent._db.execute(
+                "INSERT INTO attempts (tx, hash, raw, fee, tip, signed) VALUES (?, ?, ?, 1, 1, 0)",
+                (number + 1, s.id, bytes(300)),
+            )
     nonce = len(past)
 
     def turn() -> None:

@@ -85,5 +85,5 @@ def test_a_command_on_a_full_disk_ends_with_one_sentence() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, "write"], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 5
+    assert done.returncode == 1  # a service starts it again, when there may be room
     assert done.stderr.startswith("error: the disk is full\n  try: ")
