@@ -47,6 +47,7 @@ LABEL = "ahead"
 
 _PAUSE_SECONDS = 1.0  # between looks at a version of which all is here
 _AGAIN_SECONDS = 0.25  # before a relay is asked again that did not have a chunk which it had told of
+_HIDDEN_SECONDS = 2.0  # for which that is no fault: by then an honest one has told that it shows nothing
 _LOOK_SECONDS = 0.5  # longest wait for a teller before it is looked after what lags
 _GONE_SECONDS = 15.0  # after which a draft that no teller shows is thrown away
 _STALL_SECONDS = 180.0  # after which one is that does not grow
@@ -70,6 +71,7 @@ class Ahead:
     _ended: Event = field(default_factory=Event)
     _schedule: Schedule | None = None
     _liars: set[str] = field(default_factory=set)
+    _refused: dict[str, float] = field(default_factory=dict)  # since when relays do, that had told of a chunk
     _without: set[str] = field(default_factory=set)  # tellers that knew of nothing when it began
 
     def __post_init__(self) -> None:
@@ -194,11 +196,13 @@ class Ahead:
     @contextmanager
     def _passed_over(self, source: Source) -> Iterator[None]:
         """Within the block a relay may say that it does not have a chunk: as soon as it knows that the version is whole it shows no more that this
-        is being written. Several chunks may be asked for at that moment, and the version itself is fetched by whom they speak well of."""
+        is being written. Several chunks may be asked for at that moment, and the version itself is fetched by whom they speak well of. One that goes on
+        to tell of what it refuses does not only hide it."""
         try:
             yield
         except NotServed as error:
-            if error.status != HTTPStatus.NOT_FOUND or not source.is_relay:
+            since = self._refused.setdefault(source.name, self.clock())
+            if error.status != HTTPStatus.NOT_FOUND or not source.is_relay or self.clock() > since + _HIDDEN_SECONDS:
                 raise
             raise NotServed(error.status, _AGAIN_SECONDS) from error
 

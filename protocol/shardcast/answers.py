@@ -129,7 +129,7 @@ class Answers:
                 break
         if self.store.holds(step):
             return COMPLETE
-        return None if told is None else told.encode()
+        return None if growing is None or told is None else told.encode()  # what is no longer shown is not served
 
     def _delta_news(self, step: int, after: int, ends: float) -> bytes | None:
         self._wait_for(step, ends)
@@ -140,7 +140,7 @@ class Answers:
                 return None if told is None else told.encode()
         if self.store.has_delta(step):
             return COMPLETE
-        return None if told is None or self.store.holds(step) else told.encode()
+        return None if growing is None or told is None or self.store.holds(step) else told.encode()
 
     def _wait_for(self, step: int, ends: float) -> None:
         """Until there is something of a version, or a newer one, or the time is over."""

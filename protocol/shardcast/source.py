@@ -112,7 +112,8 @@ class Standing:
     def failed(self, reason: str, now: float) -> None:
         self._success = _KEPT * self.success(now)
         self._seen = now
-        self.rests_until = now + min(_REST_MAX, _REST_FIRST * 2.0 ** min(self._failures, 16))
+        rest = min(_REST_MAX, _REST_FIRST * 2.0 ** min(self._failures, 16))
+        self.rests_until = max(self.rests_until, now + rest)  # it may have asked for more
         self._failures += 1
         self.last_failure = reason
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from protocol.shardcast import feed as feed_module
 from protocol.shardcast import schedule as schedule_module
 from protocol.shardcast.arriving import Arriving
 from protocol.shardcast.connection import Timeouts
-from protocol.shardcast.holding import Holding
+from protocol.shardcast.holding import Holding, holding_target
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
@@ -262,6 +265,26 @@ def test_a_version_that_becomes_complete_while_a_chunk_of_it_is_looked_for_is_se
         relay.finish()
         complete.set()
         assert sock.makefile("rb").read().endswith(b"\r\n\r\n" + content[:10])
+
+
+def test_a_relay_whose_fetch_has_ended_tells_nothing_of_what_it_no_longer_shows(cast: Cast) -> None:
+    """Nodes would ask for it, be refused several times at once, and take the relay for one that fails."""
+    store, asked = cast.store("relay"), threading.Event()
+    server = cast.serve(store)
+
+    def nothing_new(after: int, seconds: float) -> Holding:
+        asked.set()
+        time.sleep(min(seconds, 0.05))
+        return Holding(3, np.ones(CHUNKS, np.bool_), np.zeros(CHUNKS, np.bool_))
+
+    shown: Any = SimpleNamespace(signed=b"", has_delta=False, holding=nothing_new)
+    with socket.create_connection((server.host, server.port), timeout=DEADLINE) as sock:
+        with store.show(1, shown):
+            sock.sendall(
+                f"GET {holding_target(1, 3, 10_000)} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+            )
+            assert asked.wait(DEADLINE)
+        assert sock.makefile("rb").readline() == b"HTTP/1.1 404 Not Found\r\n"
 
 
 def test_a_relay_gives_no_chunk_that_has_not_verified(cast: Cast, content: bytes) -> None:

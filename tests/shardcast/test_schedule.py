@@ -139,6 +139,13 @@ def test_what_a_source_refuses_while_it_rests_already_makes_no_rest_longer() -> 
     assert standing.rests_until == pytest.approx(3.1), "the second time in a row is twice as long as the first"
 
 
+def test_one_broken_connection_undoes_no_longer_rest_that_was_asked_for() -> None:
+    standing = Standing()
+    standing.rest("503", 0.0, 30.0)
+    standing.failed("reset", 0.1)
+    assert standing.rests_until == 30.0
+
+
 def test_a_failed_source_rests_longer_every_time_but_never_for_long() -> None:
     stage = Stage(1, [FAST])
     rests = []

@@ -387,6 +387,21 @@ def test_a_relay_that_no_longer_shows_what_it_told_of_is_not_taken_for_one_that_
     assert not node.client.statistics.violations
 
 
+def test_a_relay_that_tells_of_all_and_refuses_each_chunk_keeps_no_node_from_the_origin(
+    cast: Cast, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead_module, "_HIDDEN_SECONDS", 0.2)
+    writer.write(3)
+    honest, liar = writer.store.opened(STEP), cast.store("liar")
+    assert isinstance(honest, OpenedVersion)
+    liar.show_opened(STEP, OpenedVersion(honest.listing, lambda name: None))
+    node = Party(cast, "node", [relay_at(cast.serve(liar).url, "liar"), writer.source])
+    for chunks in (4, 5, 6, 7):
+        wait_until(lambda chunks=chunks: node.present == chunks)  # while it is written on, and without it
+        writer.write(1)
+    assert node.client.statistics.bytes_from["origin"]
+
+
 def drip(request: Request) -> None:
     """Never idle, never done."""
     request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
