@@ -56,6 +56,14 @@ class Finality:
 
         return self._majority(question, "what became of a transaction")
 
+    def is_past(self, block: int) -> bool:
+        """Whether `outcome` could be told by now of what is in a block: it is deep enough, or there is none of this number."""
+
+        def question(one: Chain) -> bool | None:
+            return self._block(one, block + self.depth) is not None or self._block(one, block) is None or None
+
+        return self._majority(question, f"whether block {block} is past") is True
+
     def user(self, nonce: int) -> bytes | None:
         """Hash of the transaction that used a nonce of the account for good. None: none has (yet), or it cannot be told.
 

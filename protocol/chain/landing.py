@@ -1,14 +1,16 @@
 """Whether a transaction has landed: the receipt of whichever of its attempts was mined, as endpoints have it now.
 
-What follows from a receipt that is not there, or from one of a failure: finality.py.
+One endpoint may invent a receipt, so a second one confirms it wherever another answers. What follows from a receipt that is not
+there, or from one of a failure: finality.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import TransactionReceipt
+from protocol.chain.ethereum import TransactionReceipt, data, numbered_block, receipt_request
 from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.errors import RpcUnavailable
 
@@ -18,25 +20,44 @@ class Landing:
         self._chain = chain
         self._journal = journal
 
-    def receipt(self, transaction: Transaction) -> TransactionReceipt | None:
-        """That of the preferred endpoint; None while no attempt was mined."""
-        for attempt in self._journal.attempts(transaction):
-            with suppress(RpcUnavailable):
-                if (receipt := self._receipt(attempt.hash)) is not None:
-                    return receipt
+    def confirmed(self, transaction: Transaction, *, anywhere: bool) -> TransactionReceipt | None:
+        """A receipt that a second endpoint confirms, where another answers; None while no attempt was mined. `anywhere`: not only that of
+        the preferred endpoint, which may lag, or hide what it knows."""
+        for one, receipt in self._shown(transaction):
+            if receipt is not None and self._is_confirmed(receipt, one):
+                return receipt
+            if not anywhere:
+                return None
         return None
 
     def anywhere(self, transaction: Transaction) -> TransactionReceipt | None:
-        """As `receipt`, of the other endpoints too: the preferred one may lag, or hide what it knows."""
-        attempts = self._journal.attempts(transaction)
-        for one in self._chain.best:
-            if self._chain.provider.rests(one.place):
+        """The first receipt that any endpoint shows, confirmed or not."""
+        return next((receipt for _, receipt in self._shown(transaction) if receipt is not None), None)
+
+    def _shown(self, transaction: Transaction) -> Iterator[tuple[Chain, TransactionReceipt | None]]:
+        """What each endpoint shows that answers, the preferred one first."""
+        hashes = [attempt.hash for attempt in self._journal.attempts(transaction)]
+        preferred, *others = self._chain.best
+        for one in (preferred, *(other for other in others if not self._chain.provider.rests(other.place))):
+            try:
+                with one.errors("reading a receipt"):
+                    found = (one.ethereum.receipt(each) for each in hashes)
+                    receipt = next((each for each in found if each is not None and each.hash in hashes), None)
+            except RpcUnavailable:
                 continue
-            with suppress(RpcUnavailable), one.errors("reading a receipt"):
-                for attempt in attempts:
-                    if (receipt := one.ethereum.receipt(attempt.hash)) is not None:
-                        return receipt
-        return None
+            yield one, receipt
+
+    def _is_confirmed(self, receipt: TransactionReceipt, by: Chain) -> bool:
+        """Whether an endpoint other than `by` has it too, or its block with the transaction in it; or no other answers."""
+        is_alone = True
+        for one in self._chain.best:
+            if one.place == by.place or self._chain.provider.is_away(one.place):
+                continue
+            with suppress(RpcUnavailable), one.errors("confirming a receipt"):
+                if _has(one, receipt):
+                    return True
+                is_alone = False
+        return is_alone
 
     def known(self, transaction: Transaction) -> TransactionReceipt:
         """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoint does not know it (any more)."""
@@ -50,3 +71,15 @@ class Landing:
     def _receipt(self, transaction_hash: bytes) -> TransactionReceipt | None:
         with self._chain.errors("reading a receipt"):
             return self._chain.ethereum.receipt(transaction_hash)
+
+
+def _has(one: Chain, receipt: TransactionReceipt) -> bool:
+    block = numbered_block(receipt.block)
+    with one.ahead(receipt_request(receipt.hash), block):
+        found = one.ethereum.receipt(receipt.hash)
+        if found is not None:
+            return (found.block_hash, found.succeeded) == (receipt.block_hash, receipt.succeeded)
+        method, params = block
+        shown = one.ethereum.request(method, *params)
+    is_there = shown is not None and data(shown["hash"], 32) == receipt.block_hash
+    return is_there and f"0x{receipt.hash.hex()}" in shown["transactions"]

@@ -1,6 +1,7 @@
 """A look back at what has landed: whether it is in the chain for good by now, or not any more.
 
-By finality.py: a receipt that is not there, or a low count, undoes nothing alone.
+By finality.py: a receipt that is not there, or a low count, undoes nothing alone. One that most endpoints would show by now, and do
+not, counts as not there.
 """
 
 from __future__ import annotations
@@ -53,11 +54,10 @@ class LookBack:
     def look_at(self, transaction: Transaction, *, is_doubted: bool = False) -> None:
         """Settles one where it is deep enough. `is_doubted`: that it is in the chain."""
         receipt = self._landing.anywhere(transaction)
-        if receipt is None:
+        outcome = None if receipt is None else self._finality.outcome(receipt.hash, receipt.block)
+        if receipt is None or (outcome is None and self._finality.is_past(receipt.block)):
             self._look_for(transaction, is_doubted=is_doubted)
-            return
-        outcome = self._finality.outcome(receipt.hash, receipt.block)
-        if outcome is not None:
+        elif outcome is not None:
             state = SETTLED if outcome and self._finality.depth else MINED if outcome else FAILED
             self._journal.finish(transaction, state, receipt.hash, receipt.block)
 

@@ -6,16 +6,17 @@ answer that is wrong is at most that the same signed bytes are sent again, which
 mined in time is replaced by itself at a higher fee; one that a reorg took back is sent again.
 
 Two things would have a deed done twice: another nonce for it, and another transaction in place of one that failed. Both wait for
-what finality.py believes: that something else used the nonce, that the failure is in the chain for good. A success is told at
-once, and looked at again by later calls until it is as deep. A caller that names its transaction can repeat it after a crash: it
-lands once. What all endpoints refused for want of gas money is told as not done, and may land all the same: dropped.py.
+what finality.py believes: that something else used the nonce, that the failure is in the chain for good. A success is told once
+a second endpoint confirms it (landing.py), and looked at again by later calls until it is as deep. A caller that names its
+transaction can repeat it after a crash: it lands once. What all endpoints refused for want of gas money is told as not done, and
+may land all the same: dropped.py.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -272,15 +273,16 @@ class Sender:
             least, _FIRST_LOOK * self._usual
         )  # not all of it, or one slow transaction would slow down all later ones
         while True:
-            landed = None if fresh else self._landing.receipt(transaction)
-            if self._clock.monotonic() >= resend_at:
-                if not fresh:
-                    landed = landed or self._landing.anywhere(transaction)
+            is_due = self._clock.monotonic() >= resend_at
+            landed = None if fresh else self._landing.confirmed(transaction, anywhere=is_due)
+            if is_due:
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
                     pushed = self._push(transaction)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
+                    elif not fresh:
+                        self._push_to_others(transaction)
                     transaction = pushed
                 fresh = False
             if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash, landed.block) is False):
@@ -326,6 +328,14 @@ class Sender:
         if unpaid and unpaid + self._gone() >= len(self.chain.singles):
             self._drop(transaction)
         return transaction
+
+    def _push_to_others(self, transaction: Transaction) -> None:
+        """The preferred endpoint may keep it to itself. What the others say to it decides nothing."""
+        newest = self._journal.attempts(transaction)[-1]
+        for one in self.chain.best[1:]:
+            if not self.chain.provider.is_away(one.place):
+                with suppress(RpcRefusal, RpcUnavailable), one.errors(transaction.doing, passing=(RpcRefusal,)):
+                    one.ethereum.send_raw(newest.raw)
 
     def _gone(self) -> int:
         """How many endpoints have answered nothing for a minute."""
