@@ -48,10 +48,11 @@ class Landing:
             yield one, receipt
 
     def _is_confirmed(self, receipt: TransactionReceipt, by: Chain) -> bool:
-        """Whether an endpoint other than `by` has it too, or its block with the transaction in it; or no other answers."""
+        """Whether an endpoint other than `by` has it too, or its block with the transaction in it; or no other answers that keeps up."""
         is_alone = True
         for one in self._chain.best:
-            if one.place == by.place or self._chain.provider.is_away(one.place):
+            provider = self._chain.provider
+            if one.place == by.place or provider.is_away(one.place) or provider.lags(one.place):
                 continue
             with suppress(RpcUnavailable), one.errors("confirming a receipt"):
                 if _has(one, receipt):

@@ -139,3 +139,24 @@ def test_a_second_endpoint_is_asked_once_a_deed(
     one.send(one.chain.deposit(key.address, TOKEN))
     asked = [after - then for (then, _), (after, _) in zip(before, [second.counted, honest[1].counted], strict=True)]
     assert asked == [1, 0], "HTTP requests"
+
+
+def test_one_that_answers_and_stands_still_keeps_nothing_from_being_told(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node has stopped long ago: it knows no receipt, and never will."""
+    monkeypatch.setattr("protocol.chain.endpoints.PATIENCE_SECONDS", 0.0)
+    old = world.anvil.request("eth_getBlockByNumber", "0x1", False)
+
+    def stuck(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_blockNumber":
+            return result("0x1")
+        if method == "eth_getBlockByNumber" and params[0] == "latest":
+            return result(old)
+        is_later = method == "eth_getBlockByNumber" and int(params[0], 16) > 1
+        return result(None) if is_later or method == "eth_getTransactionReceipt" else None
+
+    faulty.fault = stuck
+    one = Sender(chain_of(world, honest[0], faulty), key, limits=SendLimits(deadline=8))
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
