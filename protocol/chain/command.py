@@ -4,7 +4,8 @@ Its journal lies beside the keystore, one for each key and chain, and is apart f
 may send at once, and a nonce that the other took is replaced (sender.py). Two commands with one key may not.
 
 The process that was killed may have sent its transaction or not. `open_sender` sends it all the same, before anything is read
-from the chain, and a call of the same content that the command then asks for has been made already: it is not made again.
+from the chain, and a call of the same content that the command then asks for has been made already: it is not made again. That
+holds until a command has ended in order and has said so: the journal knows of which deeds nobody was told.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from eth_utils import keccak
 
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.sender import Sender, SendLimits, Sent
-from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.sender import Sender, SendLimits
+from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.errors import LockHeld, PreflightError
 from protocol.identity import Key
 
@@ -26,35 +27,39 @@ log = logging.getLogger(__name__)
 
 
 class CommandSender(Sender):
-    """Opened with `open_sender`."""
+    """Opened with `open_sender`. What it has done counts as told once the command has ended: `tell`."""
 
     def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits) -> None:
         super().__init__(chain, key, journal, limits)
-        self._ended: dict[tuple[str | None, bytes, int], Sent] = {}
+        self._done: set[int] = set()  # by this command; asked for again it is another deed
+        self._found: set[int] = set()  # done by earlier ones
 
     def resume(self) -> None:
-        """Ends what an earlier command began."""
+        """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
-            begun = {transaction.id for transaction in self._journal.pending()}  # not what only a reorg took back
-            dropped = {transaction.id for transaction in self._journal.dropped()}
-            for transaction, sent in self._recover():
-                if sent is None or transaction.id not in begun | dropped:
-                    continue
-                self._ended[transaction.target, transaction.data, transaction.value] = sent
-                if transaction.id in begun:
+            self._recover(lambda _: True)
+            for transaction in self._untold():
+                if transaction.hash is not None:
+                    self._found.add(transaction.id)
                     log.warning(
                         "an earlier command was interrupted while %s; that has landed now, in transaction 0x%s",
                         transaction.doing,
-                        sent.hash.hex(),
+                        transaction.hash.hex(),
                     )
 
     def is_done(self, call: Call) -> bool:
-        return self.encode(call) in self._ended
+        known = self._earlier(call, None)
+        return known is not None and known.hash is not None
 
-    def send(self, call: Call, *, name: str | None = None) -> Sent:
-        """Like Sender.send; what `resume` ended counts as this call when it is the very same."""
-        ended = self._ended.pop(self.encode(call), None)
-        return ended if ended is not None else super().send(call, name=name)
+    def tell(self) -> None:
+        """Notes that the command has said what it did, and what it found done."""
+        self._journal.tell(self._done | self._found)
+
+    def _tell(self, transaction: Transaction) -> None:
+        self._done.add(transaction.id)
+
+    def _untold(self) -> list[Transaction]:
+        return [each for each in super()._untold() if each.id not in self._done]
 
 
 def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits) -> CommandSender:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 
-from protocol.chain.finality import Finality
+from protocol.chain.finality import LONG_AGO, Finality
 from protocol.chain.transaction_log import DROPPED, VOID, Transaction, TransactionLog
 
 log = logging.getLogger(__name__)
+
+_LOOKED_AT = 4  # nonces, per call
 
 
 class DroppedTransactions:
@@ -22,16 +24,22 @@ class DroppedTransactions:
 
     def look(self, used: int) -> None:
         """Finds out what became of those whose nonce is below `used`: one that has landed is pending again, for its receipt to be found."""
-        for dropped in self._journal.dropped():
-            if dropped.nonce < used:
-                self._look_at(dropped)
+        past = [each for each in self._journal.dropped() if each.nonce < used]
+        for nonce in sorted({each.nonce for each in past})[:_LOOKED_AT]:
+            self._look_at([each for each in past if each.nonce == nonce])
 
-    def _look_at(self, dropped: Transaction) -> None:
-        user = None if (is_lost := self._journal.lost_its_nonce(dropped)) else self._finality.user(dropped.nonce)
-        if user in self._journal.hashes(dropped):
-            self.landed(dropped)
-        elif is_lost or user is not None:
-            self._journal.finish(dropped, VOID)
+    def _look_at(self, alike: list[Transaction]) -> None:
+        """At those of one nonce."""
+        if any(self._journal.lost_its_nonce(each) for each in alike):
+            user: bytes | None = LONG_AGO
+        else:
+            hashes = set[bytes]().union(*map(self._journal.hashes, alike))
+            user = self._finality.user(alike[0].nonce, hashes)
+        for dropped in alike if user is not None else ():
+            if user in self._journal.hashes(dropped):
+                self.landed(dropped)
+            else:
+                self._journal.finish(dropped, VOID)
 
     def using(self, transaction_hash: bytes) -> Transaction | None:
         """The dropped one of this hash, which used a nonce, now pending again; None where it is none of them."""

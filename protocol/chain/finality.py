@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from protocol.chain.batches import BATCH_MOST
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import data, numbered_block, quantity, receipt_request
+from protocol.chain.ethereum import RpcRefusal, data, numbered_block, quantity, receipt_request
 from protocol.chain.transport import Request
 from protocol.errors import RpcUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+LONG_AGO = b"long ago"
+"""In place of a hash: something used a nonce so long ago that no endpoint shows what, and no receipt of ours is there (any more)."""
+_KEPT_BLOCKS = 64  # whose states any node has; most keep 128
 
 
 class Finality:
@@ -64,14 +68,31 @@ class Finality:
 
         return self._majority(question, f"whether block {block} is past") is True
 
-    def user(self, nonce: int) -> bytes | None:
-        """Hash of the transaction that used a nonce of the account for good. None: none has (yet), or it cannot be told.
+    def count(self) -> int:
+        """Transactions of the account, as more than half of the endpoints that answer have them at least. Raises RpcUnavailable."""
+        counts = []
+        for one in self._chain.best:
+            try:
+                with one.errors("reading the nonce"):
+                    counts.append(one.ethereum.transaction_count(self._account))
+            except RpcUnavailable as error:
+                log.debug("%s", error)
+        if not counts:
+            raise RpcUnavailable("no endpoint tells the next nonce")
+        return sorted(counts, reverse=True)[len(counts) // 2]
 
-        Asks for counts of transactions in past blocks, which an endpoint keeps for some 128 blocks at least.
+    def user(self, nonce: int, ours: Collection[bytes]) -> bytes | None:
+        """Hash of the transaction that used a nonce of the account for good, LONG_AGO, or None: none has (yet), or it cannot be told.
+
+        Asks for counts of transactions in past blocks, which an endpoint keeps for some 128 blocks at least; where it has them no more, for
+        the receipts of `ours`, those that were signed here with this nonce.
         """
 
         def question(one: Chain) -> bytes | None:
-            number = self._used_in(one, nonce)
+            try:
+                number = self._used_in(one, nonce)
+            except _Forgotten:
+                return self._landed_long_ago(one, ours)
             found = None if number is None else self._block(one, number, full=True)
             if number is None or found is None or self._settled(one, number) != data(found["hash"], 32):
                 return None
@@ -84,7 +105,6 @@ class Finality:
 
     def _majority(self, question: Callable[[Chain], T | None], about: str) -> T | None:
         votes: Counter[T] = Counter()
-        gone = sum(map(self._chain.provider.is_gone, range(len(self._chain.singles))))
         for one in self._chain.best:
             try:
                 with one.errors(f"asking {about}"):
@@ -95,9 +115,23 @@ class Finality:
             if answer is None:
                 continue
             votes[answer] += 1
-            if votes[answer] > (len(self._chain.singles) - gone) // 2:
+            if votes[answer] > self._half:
                 return answer
         return None
+
+    @property
+    def _half(self) -> int:
+        """Of the endpoints without those that have been silent for a minute; rounded down."""
+        gone = sum(map(self._chain.provider.is_gone, range(len(self._chain.singles))))
+        return (len(self._chain.singles) - gone) // 2
+
+    def _landed_long_ago(self, one: Chain, ours: Collection[bytes]) -> bytes | None:
+        """Which of ours has a receipt, LONG_AGO where none has; None from an endpoint that does not know the blocks of now."""
+        newest = one.block_number()
+        with one.ahead(numbered_block(newest), *map(receipt_request, ours)):  # together, so that one machine answers
+            if self._block(one, newest) is None:
+                return None
+            return next((each for each in ours if one.ethereum.receipt(each) is not None), LONG_AGO)
 
     def _settled(self, one: Chain, number: int) -> bytes | None:
         """Hash of a block that `depth` others stand on, as the first of them names it. None where one is missing, or they are not of one
@@ -120,14 +154,20 @@ class Finality:
     def _used_in(self, one: Chain, nonce: int) -> int | None:
         """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
 
+        refused: dict[int, RpcRefusal] = {}
+
         def is_used(number: int) -> bool:
-            return one.ethereum.transaction_count(self._account, number) > nonce
+            try:
+                return one.ethereum.transaction_count(self._account, number) > nonce
+            except RpcRefusal as error:  # mostly: it does not keep states of so long ago
+                refused[number] = error
+                return False
 
         last = one.block_number() - self.depth
         if last < 0 or not is_used(last):
             return None
-        stride, first = 1, last - 1
-        while first >= 0 and is_used(first):  # mostly it was a moment ago, and states of long ago are not kept
+        newest, stride, first = last, 1, last - 1
+        while first >= 0 and is_used(first):  # mostly it was a moment ago
             last, stride, first = first, 2 * stride, first - 2 * stride
         first = max(first, -1)
         while last - first > 1:
@@ -136,4 +176,10 @@ class Finality:
                 last = middle
             else:
                 first = middle
+        if last - 1 in refused:
+            raise refused[last - 1] if newest - last < _KEPT_BLOCKS else _Forgotten
         return last
+
+
+class _Forgotten(Exception):
+    """A nonce was used, and in which block an endpoint knows no more."""

@@ -36,14 +36,22 @@ def intrinsic(target: str | None, data: bytes) -> int:
 
 def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int) -> int:
     """What the best endpoint estimates whose estimate is neither below `least` nor above `most`. Where none is within, one above `most`, or else
-    `least` itself, which suits a chain that asks less. Raises RpcRefusal where the call would revert, RpcUnavailable where no endpoint gives an estimate."""
+    `least` itself, which suits a chain that asks less. Raises RpcRefusal where more than half of those that answer say that the call would revert,
+    RpcUnavailable where no endpoint gives an estimate."""
     problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
+    reverts: list[RpcRefusal] = []
     for one in chain.best:
         try:
             with one.errors("estimating gas", passing=(RpcRefusal,)):
                 found = one.ethereum.estimate_gas(transaction)
         except EndpointsDisagree:
             raise
+        except RpcRefusal as error:
+            reverts.append(error)
+            if len(reverts) > len(chain.singles) // 2:
+                raise reverts[0] from None
+            log.warning("%s says that this would be refused: %s", one.rpc, str(error)[:200])
+            continue
         except RpcUnavailable as error:
             problem = error
             continue
@@ -59,7 +67,7 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
         return high
     if is_low:
         return least
-    raise problem
+    raise reverts[0] if reverts else problem
 
 
 def fee(base: int, cap: int) -> int:

@@ -40,7 +40,7 @@ class Landing:
         preferred, *others = self._chain.best
         for one in (preferred, *(other for other in others if not self._chain.provider.rests(other.place))):
             try:
-                with one.errors("reading a receipt"):
+                with one.errors("reading a receipt"), one.ahead(*map(receipt_request, hashes)):
                     found = (one.ethereum.receipt(each) for each in hashes)
                     receipt = next((each for each in found if each is not None and each.hash in hashes), None)
             except RpcUnavailable:
@@ -61,17 +61,13 @@ class Landing:
         return is_alone
 
     def known(self, transaction: Transaction) -> TransactionReceipt:
-        """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoint does not know it (any more)."""
+        """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoints do not know it (any more)."""
         assert transaction.hash is not None
-        receipt = self._receipt(transaction.hash)
+        receipt = self.confirmed(transaction, anywhere=True)
         if receipt is None:
             name = f"0x{transaction.hash.hex()}"
             raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined")
         return receipt
-
-    def _receipt(self, transaction_hash: bytes) -> TransactionReceipt | None:
-        with self._chain.errors("reading a receipt"):
-            return self._chain.ethereum.receipt(transaction_hash)
 
 
 def _has(one: Chain, receipt: TransactionReceipt) -> bool:
@@ -79,7 +75,7 @@ def _has(one: Chain, receipt: TransactionReceipt) -> bool:
     with one.ahead(receipt_request(receipt.hash), block):
         found = one.ethereum.receipt(receipt.hash)
         if found is not None:
-            return (found.block_hash, found.succeeded) == (receipt.block_hash, receipt.succeeded)
+            return found == receipt
         method, params = block
         shown = one.ethereum.request(method, *params)
     is_there = shown is not None and data(shown["hash"], 32) == receipt.block_hash

@@ -10,7 +10,7 @@ import logging
 
 from protocol.chain.client import Chain
 from protocol.chain.endpoints import EndpointsDisagree
-from protocol.chain.finality import Finality
+from protocol.chain.finality import LONG_AGO, Finality
 from protocol.chain.landing import Landing
 from protocol.chain.transaction_log import FAILED, MINED, SETTLED, Transaction, TransactionLog
 from protocol.errors import RpcUnavailable
@@ -64,8 +64,9 @@ class LookBack:
     def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
         """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used
         (`is_doubted` is False), only if something else did."""
-        user = self._finality.user(transaction.nonce)
-        if is_doubted if user is None else user not in self._journal.hashes(transaction):
+        hashes = self._journal.hashes(transaction)
+        user = self._finality.user(transaction.nonce, hashes)
+        if is_doubted if user in (None, LONG_AGO) else user not in hashes:
             self._journal.reopen(transaction)
             log.warning(
                 "%s: the chain does not have it any more, or the endpoint lags; sending it again", transaction.doing

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,22 +30,23 @@ from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.dropped import DroppedTransactions
 from protocol.chain.ethereum import (
-    RpcRefusal,
     TransactionReceipt,
     account_count,
     balance_request,
     gas_request,
     newest_block,
 )
-from protocol.chain.finality import Finality
+from protocol.chain.finality import LONG_AGO, Finality
 from protocol.chain.landing import Landing
 from protocol.chain.look_back import LookBack, landing_of
+from protocol.chain.pushing import Pushed, Refusal, push
 from protocol.chain.transaction_log import (
     DROPPED,
     FAILED,
     MINED,
     PENDING,
     SETTLED,
+    VOID,
     Attempt,
     Transaction,
     TransactionLog,
@@ -153,22 +155,26 @@ class Sender:
         return Finality(self.chain, self.key.address, networks.depth(self.chain.chain_id) if depth is None else depth)
 
     def send(self, call: Call, *, name: str | None = None) -> Sent:
-        """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing. What was refused for want of
-        gas money is taken up again by the same name, or without one by the same content.
+        """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing. Without a name the same
+        content does, once, where nobody was told that it was done: this call raised, or the process died in it.
 
         Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
         with self._lock, self.ahead(call):
+            self._recover(lambda transaction: self._is(transaction, call, name))
             known = self._earlier(call, name)
-            self._recover()
-            known = known and self._journal.again(known)
-            if known is not None and known.state in (MINED, SETTLED) and known.hash is not None:
-                return self._result(known, self._landing.known(known))
-            if known is not None and known.state == PENDING:  # it is in the chain, and its receipt was nowhere
-                return self._finish(known)
-            if known is not None and known.state == DROPPED:
-                return self._finish(self._take_up(known, call))
-            return self._finish(self._begin(call, name), fresh=True)
+            transaction = known or self._begin(call, name)
+            if transaction.state in (MINED, SETTLED):
+                sent = self._result(transaction, self._landing.known(transaction))
+            else:  # one that is pending still is in the chain, and its receipt was nowhere
+                again = self._take_up(transaction, call) if transaction.state == DROPPED else transaction
+                sent = self._finish(again, fresh=known is None)
+            self._tell(transaction)
+            return sent
+
+    def _tell(self, transaction: Transaction) -> None:
+        """Its sender is told that it is done: from now on the same is another deed, where it has no name."""
+        self._journal.tell([transaction.id])
 
     def ahead(self, call: Call) -> AbstractContextManager[None]:
         """Asks together what `send` is going to ask before it sends, the newest block among it."""
@@ -226,9 +232,19 @@ class Sender:
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
     def _earlier(self, call: Call, name: str | None) -> Transaction | None:
-        """The transaction that did this, or may still do it, though it was told that nothing did."""
-        named = self._journal.named(name) if name is not None else None
-        return named or self._journal.dropped_like(name, *self.encode(call))
+        """The transaction that did this, or may still do it."""
+        if name is None:
+            return next((each for each in self._untold() if self._is(each, call, name)), None)
+        named = self._journal.named(name)
+        return None if named is None or named.state in (FAILED, VOID) else named
+
+    def _untold(self) -> list[Transaction]:
+        return self._journal.untold()
+
+    def _is(self, transaction: Transaction, call: Call, name: str | None) -> bool:
+        """Whether a transaction was signed for this call."""
+        t = transaction
+        return t.name == name and (name is not None or (t.target, t.data, t.value) == self.encode(call))
 
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert, or cannot be paid for, never gets a nonce."""
@@ -239,7 +255,7 @@ class Sender:
 
     def _take_up(self, dropped: Transaction, call: Call) -> Transaction:
         """Signs once more, with the same nonce, what was refused for want of gas money; unless it has landed all the same."""
-        if self._landing.anywhere(dropped) is not None:
+        if self._landing.confirmed(dropped, anywhere=True) is not None:
             return self._dropped.landed(dropped)
         if dropped.nonce < self._nonce():
             raise RpcUnavailable(
@@ -278,11 +294,9 @@ class Sender:
             if is_due:
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
-                    pushed = self._push(transaction)
+                    pushed = self._push(transaction, everywhere=not fresh)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
-                    elif not fresh:
-                        self._push_to_others(transaction)
                     transaction = pushed
                 fresh = False
             if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash, landed.block) is False):
@@ -294,7 +308,7 @@ class Sender:
                 _TRANSACTIONS.add(outcome="late")
                 if landed is not None:
                     raise _NoReceipt(f"{transaction.doing}: it seems to have failed, in a block that is not sure yet")
-                if self._finality.user(transaction.nonce) in self._journal.hashes(transaction):
+                if self._finality.user(transaction.nonce, hashes := self._journal.hashes(transaction)) in hashes:
                     raise _NoReceipt(
                         f"{transaction.doing}: it is in the chain, and no endpoint shows whether it succeeded"
                     )
@@ -305,68 +319,50 @@ class Sender:
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
 
-    def _push(self, transaction: Transaction) -> Transaction:
+    def _push(self, transaction: Transaction, *, everywhere: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
-        newest, unpaid = self._journal.attempts(transaction)[-1], 0
+        newest = self._journal.attempts(transaction)[-1]
         try:
             if self._clock.wall() - newest.signed > self._limits.stuck:
                 newest = self._replace(transaction, newest)
-            for one in self.chain.best:
-                try:
-                    with one.errors(transaction.doing, passing=(RpcRefusal,)):
-                        one.ethereum.send_raw(newest.raw)
-                    return transaction
-                except RpcRefusal as error:
-                    if "insufficient funds" not in str(error).lower():
-                        return self._refused(transaction, newest, error)
-                    unpaid += 1
-                    log.warning("%s: %s says that the gas cannot be paid", transaction.doing, one.rpc)
-                except RpcUnavailable as error:
-                    log.warning("%s; asking the next endpoint", error)
+            said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
+            return transaction if said.is_taken else self._refused(transaction, newest, said)
+        except (_Refused, _UnknownOutcome):
+            raise
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
-        if unpaid and unpaid + self._gone() >= len(self.chain.singles):
-            self._drop(transaction)
         return transaction
 
-    def _push_to_others(self, transaction: Transaction) -> None:
-        """The preferred endpoint may keep it to itself. What the others say to it decides nothing."""
-        newest = self._journal.attempts(transaction)[-1]
-        for one in self.chain.best[1:]:
-            if not self.chain.provider.is_away(one.place):
-                with suppress(RpcRefusal, RpcUnavailable), one.errors(transaction.doing, passing=(RpcRefusal,)):
-                    one.ethereum.send_raw(newest.raw)
-
-    def _gone(self) -> int:
-        """How many endpoints have answered nothing for a minute."""
-        return sum(map(self.chain.provider.is_gone, range(len(self.chain.singles))))
+    def _refused(self, transaction: Transaction, attempt: Attempt, said: Pushed) -> Transaction:
+        """What follows where no endpoint takes a raw transaction."""
+        doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
+        gone = sum(map(self.chain.provider.is_gone, range(len(self.chain.singles))))  # silent for a minute
+        if unpaid and unpaid + gone >= len(self.chain.singles):
+            self._drop(transaction)
+        if said.of(Refusal.USED):
+            user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
+            if user == LONG_AGO:
+                self._journal.finish(transaction, VOID)
+                raise _UnknownOutcome(
+                    f"{doing}: nonce {transaction.nonce} was used long ago, and no endpoint shows what used it: it may have been done",
+                    hint="look whether it was done before you do it again",
+                )
+            if user is not None and user not in self._journal.hashes(transaction):
+                return self._renew(transaction, user)
+        elif said.mostly(Refusal.CHEAP):
+            self._replace(transaction, attempt)
+        elif said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:
+            return enlarged
+        elif said.mostly(Refusal.SMALL) or said.mostly(Refusal.OTHER):
+            error = said.first()
+            raise _Refused(f"{doing}: the endpoint refuses the transaction: {str(error)[:200]}") from error
+        return transaction
 
     def _drop(self, transaction: Transaction) -> None:
         """Gives up what no endpoint takes, so that nothing waits behind it, unless something does already. Raises InsufficientFunds."""
         if self._journal.next_nonce() == transaction.nonce + 1:
             self._journal.finish(transaction, DROPPED)
         raise self._cannot_pay(transaction.doing)
-
-    def _refused(self, transaction: Transaction, attempt: Attempt, error: RpcRefusal) -> Transaction:
-        """An endpoint said no to a raw transaction."""
-        text = str(error).lower()
-        if "already known" in text or "already imported" in text:
-            return transaction  # the very same one is there: what we wanted
-        if "nonce too low" in text or "nonce is too low" in text:
-            user = self._finality.user(transaction.nonce)
-            if user is not None and user not in self._journal.hashes(transaction):
-                return self._renew(transaction, user)
-            return transaction
-        if "underpriced" in text or "fee too low" in text or "max fee per gas less than block base fee" in text:
-            self._replace(transaction, attempt)
-            return transaction
-        if "intrinsic gas" in text or "floor" in text:
-            enlarged = self._enlarge(transaction, attempt)
-            if enlarged is not None:
-                return enlarged
-        raise RpcUnavailable(
-            f"{transaction.doing}: the endpoint refuses the transaction: {str(error)[:200]}"
-        ) from error
 
     def _enlarge(self, transaction: Transaction, attempt: Attempt) -> Transaction | None:
         """Signs anew, with the same nonce, what has less gas than any node takes; None where it has as much as it needs. What would
@@ -388,7 +384,9 @@ class Sender:
         fee = max(int(attempt.fee * _BUMP), gas.offer(self._base_fee()))
         if fee > self._limits.fee:
             log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
-            fee = max(attempt.fee, self._limits.fee)
+            if attempt.fee >= self._limits.fee:
+                return attempt
+            fee = self._limits.fee
         dearer = self._sign(transaction, fee, min(int(attempt.tip * _BUMP) + 1, fee))
         self._journal.add_attempt(transaction, dearer)
         _TRANSACTIONS.add(outcome="replaced")
@@ -430,24 +428,26 @@ class Sender:
             )  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
-    def _recover(self) -> list[tuple[Transaction, Sent | None]]:
-        """What was ended, and how; None where a contract refused it after all."""
+    def _recover(self, is_asked: Callable[[Transaction], bool] = lambda _: False) -> list[Transaction]:
+        """Ends what was begun, and returns it. Raises _UnknownOutcome where nobody knows what became of one that is asked for."""
         self._used = self._count()
         self._look_back.look(self._used)
         self._dropped.look(self._nonce())
-        ended: list[tuple[Transaction, Sent | None]] = []
-        for transaction in self._journal.pending():
+        begun = self._journal.pending()
+        for transaction in begun:
             try:
-                ended.append((transaction, self._finish(transaction, waits=False)))
+                self._finish(transaction, waits=False)
             except (TransactionReverted, InsufficientFunds) as error:
                 if transaction.id in {each.id for each in self._journal.pending()}:
                     raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
-                ended.append((transaction, None))
+            except _UnknownOutcome as error:
+                if is_asked(transaction):
+                    raise
+                log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
                 log.warning("%s", error)
-                ended.append((transaction, None))
-        return ended
+        return begun
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -459,7 +459,9 @@ class Sender:
     def _count(self) -> int:
         """Transactions of this key that are in the chain: the next nonce, but for what is pending."""
         with self.chain.errors("reading the nonce"):
-            return self.chain.ethereum.transaction_count(self.key.address)
+            count = self.chain.ethereum.transaction_count(self.key.address)
+        expected = max(self._used, self._journal.next_nonce())
+        return count if count <= expected else self._finality.count()  # what has a nonce too high never lands
 
     def _nonce(self) -> int:
         return max(self._used, self._journal.next_nonce())
@@ -487,3 +489,11 @@ class Sender:
 
 class _NoReceipt(RpcUnavailable):
     """What became of a transaction that has landed is not known yet. It stays pending, and nothing waits behind it."""
+
+
+class _UnknownOutcome(RpcUnavailable):
+    """Whether a transaction has landed can not be known any more. It is given up, and nothing of it can land now."""
+
+
+class _Refused(RpcUnavailable):
+    """No endpoint takes a transaction, whatever is changed about it."""

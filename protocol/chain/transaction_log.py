@@ -11,6 +11,7 @@ import fcntl
 import sqlite3
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,25 +26,30 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, doing TEXT NOT NULL, nonce INTEGER NOT NULL, target TEXT,
     data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL,
-    value TEXT NOT NULL DEFAULT '0', room INTEGER NOT NULL DEFAULT 60000
+    value TEXT NOT NULL DEFAULT '0', room INTEGER NOT NULL DEFAULT 60000, told INTEGER NOT NULL DEFAULT 1
 );
 CREATE TABLE IF NOT EXISTS attempts (
     tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
     tip INTEGER NOT NULL, signed REAL NOT NULL, gas INTEGER NOT NULL DEFAULT 0
 );
+"""
+_LATER = (
+    ("transactions", "value", "TEXT NOT NULL DEFAULT '0'"),
+    ("transactions", "room", "INTEGER NOT NULL DEFAULT 60000"),
+    ("transactions", "told", "INTEGER NOT NULL DEFAULT 1"),
+    ("attempts", "gas", "INTEGER NOT NULL DEFAULT 0"),
+)
+"""Columns that a journal of an earlier version lacks."""
+_UNTOLD = f"UPDATE transactions SET told = 0 WHERE name IS NULL AND state IN ('{PENDING}', '{DROPPED}')"  # noqa: S608
+_INDEXES = """
 CREATE INDEX IF NOT EXISTS transactions_by_nonce ON transactions (nonce);
 CREATE INDEX IF NOT EXISTS transactions_pending ON transactions (nonce) WHERE state = 'pending';
 CREATE INDEX IF NOT EXISTS transactions_mined ON transactions (nonce) WHERE state = 'mined';
 CREATE INDEX IF NOT EXISTS transactions_dropped ON transactions (nonce) WHERE state = 'dropped';
 CREATE INDEX IF NOT EXISTS transactions_by_time ON transactions (created);
+CREATE INDEX IF NOT EXISTS transactions_untold ON transactions (id) WHERE told = 0;
 CREATE INDEX IF NOT EXISTS attempts_of_transaction ON attempts (tx);
 """
-_LATER = (
-    ("transactions", "value", "TEXT NOT NULL DEFAULT '0'"),
-    ("transactions", "room", "INTEGER NOT NULL DEFAULT 60000"),
-    ("attempts", "gas", "INTEGER NOT NULL DEFAULT 0"),
-)
-"""Columns that a journal of an earlier version lacks."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Attempt:
 class Transaction:
     id: int
     name: str | None
-    """What the caller calls it, so that it is never done twice; None where doing it again is another deed."""
+    """What the caller calls it, so that it is never done twice; None where doing it again, once told, is another deed."""
     doing: str
     nonce: int
     target: str | None
@@ -106,6 +112,8 @@ class TransactionLog:
         for table, column, kind in _LATER:
             if column not in [each[1] for each in self._db.execute(f"PRAGMA table_info ({table})")]:
                 self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+                self._db.execute(_UNTOLD if column == "told" else "")
+        self._db.executescript(_INDEXES)
 
     def close(self) -> None:
         with self._mutex:
@@ -123,8 +131,8 @@ class TransactionLog:
             if name is not None:
                 query = "UPDATE transactions SET name = NULL WHERE name = ? AND state IN (?, ?)"
                 self._db.execute(query, (name, FAILED, VOID))
-            row = (name, doing, nonce, target, data, gas, PENDING, time.time(), str(value), room)
-            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            row = (name, doing, nonce, target, data, gas, PENDING, time.time(), str(value), room, name is not None)
+            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room, told) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             number = self._db.execute(query, row).lastrowid
             self._add_attempt(int(number or 0), first)
             self._db.execute("COMMIT")
@@ -170,15 +178,15 @@ class TransactionLog:
         """In order of nonce."""
         return self._select(f"WHERE state = '{DROPPED}' ORDER BY nonce", ())  # the index knows this text
 
-    def dropped_like(self, name: str | None, target: str | None, data: bytes, value: int) -> Transaction | None:
-        """The newest that was given up and does just this; where both have a name, they are two deeds. It gets the name."""
-        query = f"WHERE state = '{DROPPED}' AND target IS ? AND data = ? AND value = ? AND (name IS NULL OR ? IS NULL) ORDER BY id DESC LIMIT 1"
-        found = self._select(query, (target, data, str(value), name))
-        if not found or name is None:
-            return found[0] if found else None
+    def untold(self) -> list[Transaction]:
+        """Those without a name that did what they should, or may still do it, and nobody has been told so, the oldest first."""
+        return self._select("WHERE told = 0 AND state NOT IN (?, ?) ORDER BY id", (FAILED, VOID))
+
+    def tell(self, transactions: Collection[int]) -> None:
+        """Notes that whoever asked for these knows that they are done."""
         with self._mutex:
-            self._db.execute("UPDATE transactions SET name = ? WHERE id = ?", (name, found[0].id))
-        return replace(found[0], name=name)
+            query = "UPDATE transactions SET told = 1 WHERE id = ?"
+            self._db.executemany(query, [(number,) for number in transactions])
 
     def lost_its_nonce(self, transaction: Transaction) -> bool:
         """Whether another of the key's transactions has used its nonce for good."""

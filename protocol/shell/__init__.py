@@ -7,7 +7,7 @@ checkup.py     checks with verdicts and next steps      peers.py    settings of 
 doctor.py      what may be wrong with a chain           role_checks.py  what all roles' doctors look at, in a role_subject.py
 role.py        what every `… start` brings up           signals.py  how a signal ends it
 gas.py         what its key has left for gas, as a metric
-proposal.py    what an owner that is a contract signs
+sending.py     the sender of a command             proposal.py    what an owner that is a contract signs
 location.py    where a run is, as its owner says on chain
 policy_warnings.py  what a policy's numbers make pay, said before it is created
 manifest_lookup.py  a version's manifest, by the digest on chain

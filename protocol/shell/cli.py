@@ -120,13 +120,18 @@ def main() -> None:
     run(app, "murmur")
 
 
-_held = ExitStack()
+_held, _afterwards = ExitStack(), ExitStack()
 
 
 def until_end(thing: _Held) -> _Held:
     """Closes `thing` when the command ends, however it does."""
     _held.callback(thing.close)
     return thing
+
+
+def once_told(note: Callable[[], None]) -> None:
+    """Calls `note` when the command has printed its last word; not where it was interrupted, or nobody read its output."""
+    _afterwards.callback(note)
 
 
 def run(application: typer.Typer, name: str) -> None:
@@ -136,27 +141,32 @@ def run(application: typer.Typer, name: str) -> None:
     try:
         ended = typer.main.get_command(application)(prog_name=name, standalone_mode=False)
         code = ended if isinstance(ended, int) else 0  # outside standalone mode typer returns the code of an early exit
+        sys.stdout.flush()
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:
         _report_usage(error, name)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
+        _afterwards.pop_all()
         typer.echo("interrupted", err=True)
         code = INTERRUPTED
     except MurmurationError as error:
         report(error)
         code = error.exit_code
     except BrokenPipeError:
+        _afterwards.pop_all()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     except Exception as error:
+        _afterwards.pop_all()
         if (refused := machine.trouble(error)) is None:
             raise
         report(refused)
         code = refused.exit_code
     finally:
-        _held.close()
+        with _held:
+            _afterwards.close()
     sys.exit(code)
 
 

@@ -58,11 +58,11 @@ def test_an_outcome_is_believed_once_its_block_is_deep_enough(monkeypatch: pytes
     finality = serve(monkeypatch, honest(chain))
     for _ in range(DEPTH):
         assert finality.outcome(HASH, 1) is None
-        assert finality.user(0) is None
+        assert finality.user(0, ()) is None
         chain.mine()
     assert finality.outcome(HASH, 1) is good
-    assert finality.user(0) == HASH
-    assert finality.user(1) is None
+    assert finality.user(0, ()) == HASH
+    assert finality.user(1, ()) is None
 
 
 def test_a_receipt_of_another_block_of_the_same_number_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:

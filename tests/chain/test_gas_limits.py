@@ -85,7 +85,7 @@ def test_a_gas_estimate_is_not_made_before_what_is_pending_has_landed(world: Wor
         one.send(one.chain.deposit(key.address, TOKEN))
     asked: list[str] = []
     faulty.fault = lambda method, params: asked.append(method)
-    one.send(one.chain.deposit(key.address, TOKEN))
+    one.send(one.chain.deposit(key.address, 2 * TOKEN))
     assert asked.index("eth_getTransactionReceipt") < asked.index("eth_estimateGas")
 
 

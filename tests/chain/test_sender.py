@@ -396,7 +396,7 @@ elif place == "before sending":
     Sender._push = die
 elif place == "after sending":
     push = Sender._push
-    Sender._push = lambda self, *given: (push(self, *given), die())
+    Sender._push = lambda self, *given, **also: (push(self, *given, **also), die())
 elif place == "before noting the receipt":
     TransactionLog.finish = die
 one.send(one.chain.deposit(one.key.address, 10**18), name="deposit/1")

@@ -26,11 +26,11 @@ def killed(monkeypatch: pytest.MonkeyPatch, place: str, doing: str, command: Cal
     def dies_at(of: type, method: str, after: bool) -> None:
         real = getattr(of, method)
 
-        def deadly(self: Any, transaction: Any, *rest: Any) -> Any:
+        def deadly(self: Any, transaction: Any, *rest: Any, **also: Any) -> Any:
             if transaction.doing != doing:
-                return real(self, transaction, *rest)
+                return real(self, transaction, *rest, **also)
             if after:
-                real(self, transaction, *rest)
+                real(self, transaction, *rest, **also)
             raise KeyboardInterrupt
 
         broken.setattr(of, method, deadly)

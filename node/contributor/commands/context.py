@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.errors import PreflightError, Unavailable, UsageError
-from protocol.shell.cli import calldata_option, parse_address, until_end
+from protocol.shell.cli import calldata_option, parse_address
 from protocol.shell.home import Home, default_home
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def operator_sender(
     home: Home, node: NodeSettings, chain: Chain, password_file: Path | None, keystore: Path | None
 ) -> Sender:
     """The cold key's sender. What an earlier command began is ended before it is returned: read the chain afterwards."""
-    from protocol.chain.command import open_sender
+    from protocol.shell.sending import command_sender
 
     path = keystore or home.keystore("operator")
     key = home.open_key("operator", password_file, path)
-    return until_end(open_sender(chain, key, path, node.chain.limits))
+    return command_sender(chain, key, path, node.chain.limits)

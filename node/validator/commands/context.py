@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protocol.shell.cli import until_end
 from protocol.shell.home import Home, default_home
 from protocol.shell.money import duration
 
@@ -24,10 +23,10 @@ DEFAULT_HOME = default_home("validator")
 
 def validator_sender(home: Home, settings: ValidatorSettings, chain: Chain, password_file: Path | None) -> Sender:
     """Sends for a command. What an earlier command began is ended before it is returned: read the chain afterwards."""
-    from protocol.chain.command import open_sender
+    from protocol.shell.sending import command_sender
 
     key = home.open_key("validator", password_file)
-    return until_end(open_sender(chain, key, home.keystore("validator"), settings.chain.limits))
+    return command_sender(chain, key, home.keystore("validator"), settings.chain.limits)
 
 
 def role_of(seat: Validator, now: int) -> str:

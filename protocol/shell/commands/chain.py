@@ -11,7 +11,7 @@ import typer
 
 from protocol.chain import networks
 from protocol.errors import ConfigError, InsufficientFunds, UsageError, WrongChain
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, until_end
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
 
@@ -368,12 +368,12 @@ def deploy_faucet(
 
 def _sender(chain: Chain, keystore: Path, password_file: Path | None) -> CommandSender:
     """What an earlier command of this key began is ended first."""
-    from protocol.chain.command import open_sender
     from protocol.chain.sender import SendLimits
     from protocol.identity import load_keystore, read_password
+    from protocol.shell.sending import command_sender
 
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
-    return until_end(open_sender(chain, load_keystore(keystore, password), keystore, SendLimits()))
+    return command_sender(chain, load_keystore(keystore, password), keystore, SendLimits())
 
 
 @app.command("new-key")

@@ -21,7 +21,6 @@ from protocol.shell.cli import (
     group,
     parse_address,
     strip_at,
-    until_end,
 )
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
@@ -51,10 +50,10 @@ def _sender(
 ) -> Sender | Proposal:
     """What an earlier command of this key began is ended before it is returned: read the chain afterwards. With `calldata` nothing
     is sent by what is returned, and no key is asked for."""
-    from protocol.chain.command import open_sender
     from protocol.identity import load_keystore, read_password
     from protocol.shell import runfile
     from protocol.shell.proposal import Proposal, Proposer
+    from protocol.shell.sending import command_sender
 
     if calldata == (keystore is not None):
         raise UsageError("give either --keystore or --calldata", hint="--calldata needs no key: it sends nothing")
@@ -64,7 +63,7 @@ def _sender(
         return Proposal(chain, Proposer(who))
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
-    return until_end(open_sender(chain, key, keystore, runfile.client(file)[0].limits))
+    return command_sender(chain, key, keystore, runfile.client(file)[0].limits)
 
 
 def _chain(file: Path) -> Chain:

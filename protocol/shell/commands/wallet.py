@@ -9,7 +9,7 @@ import typer
 
 from protocol.chain import networks
 from protocol.errors import InsufficientFunds, UsageError
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, until_end
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, ether, in_json, parse_tokens, tokens
 
@@ -92,9 +92,9 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Send tokens of the contracts' token, or ETH, to an address. It cannot be taken back."""
-    from protocol.chain.command import open_sender
     from protocol.chain.sender import SendLimits
     from protocol.identity import load_keystore, read_password
+    from protocol.shell.sending import command_sender
 
     to, wei = parse_address(to), parse_tokens(amount)
     if not is_eth and not (deployment or contract):
@@ -102,7 +102,7 @@ def send(
     chain, _ = _connect(deployment, contract, network, rpc)
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
-    sender = until_end(open_sender(chain, key, keystore, SendLimits()))
+    sender = command_sender(chain, key, keystore, SendLimits())
     call = chain.transfer_ether(to, wei) if is_eth else chain.transfer_tokens(to, wei)
     shown = ether(wei) if is_eth else tokens(wei)
     cost = _cost(sender, call, wei, is_eth)

@@ -1,0 +1,72 @@
+"""Hands signed bytes to the endpoints, and sorts what they say.
+
+What one endpoint refuses the next may take, so no refusal of one stops a transaction, raises its price or gives it up: that follows from
+what more than half of those say that answer, and from none having taken it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from enum import Enum
+
+from protocol.chain.client import Chain
+from protocol.chain.ethereum import RpcRefusal
+from protocol.errors import RpcUnavailable
+
+log = logging.getLogger(__name__)
+
+
+class Refusal(Enum):
+    """Why an endpoint does not take signed bytes, with the words that nodes have for it, in lower case."""
+
+    UNPAID = ("insufficient funds", "insufficientfunds", "upfront cost exceeds", "enough funds")
+    USED = ("nonce too low", "nonce is too low", "nonce_too_low", "oldnonce")
+    CHEAP = ("underpriced", "fee too low", "feetoolow", "less than block base fee", "below current base fee")
+    SMALL = ("intrinsic gas", "floor")
+    OTHER = ()
+
+
+_KNOWN = ("already known", "already imported", "alreadyknown", "known transaction")  # the very same bytes are there
+
+
+@dataclass
+class Pushed:
+    """What the endpoints answered to the same signed bytes."""
+
+    is_taken: bool = False
+    refusals: dict[Refusal, list[RpcRefusal]] = field(default_factory=dict)
+
+    def of(self, kind: Refusal) -> int:
+        """How many refused for this reason."""
+        return len(self.refusals.get(kind, ()))
+
+    def mostly(self, kind: Refusal) -> bool:
+        """Whether none took it, and more than half of those that answered refused for this reason."""
+        return not self.is_taken and 2 * self.of(kind) > sum(map(len, self.refusals.values()))
+
+    def first(self) -> RpcRefusal:
+        return next(iter(self.refusals.values()))[0]
+
+
+def push(chain: Chain, raw: bytes, doing: str, *, everywhere: bool) -> Pushed:
+    """Sends to the best endpoint that takes it; `everywhere`: to all that do not rest, for the one that took it may keep it to itself."""
+    said = Pushed()
+    for one in chain.best:
+        if said.is_taken and (not everywhere or chain.provider.is_away(one.place)):
+            continue
+        try:
+            with one.errors(doing, passing=(RpcRefusal,)):
+                one.ethereum.send_raw(raw)
+            said.is_taken = True
+        except RpcRefusal as error:
+            text = str(error).lower()
+            if any(words in text for words in _KNOWN):
+                said.is_taken, everywhere = True, True  # or so it says: the next one is asked as well
+                continue
+            kind = next((kind for kind in Refusal if any(words in text for words in kind.value)), Refusal.OTHER)
+            said.refusals.setdefault(kind, []).append(error)
+            log.warning("%s: %s refuses the transaction: %s", doing, one.rpc, text[:200])
+        except RpcUnavailable as error:
+            log.warning("%s; asking the next endpoint", error)
+    return said

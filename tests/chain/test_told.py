@@ -1,0 +1,274 @@
+"""A deed without a name is done once until somebody is told that it was done; the same is another deed then."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from swarm.faulty_endpoint import FaultyEndpoint, error, result
+from swarm.world import TOKEN, World
+
+from protocol.chain import Chain, Sender
+from protocol.chain.command import CommandSender, open_sender
+from protocol.chain.sender import SendLimits
+from protocol.chain.transaction_log import TransactionLog
+from protocol.errors import InsufficientFunds, RpcUnavailable
+from protocol.identity import Key
+from tests.chain.paying import deposits, sender
+
+Opened = Callable[[], CommandSender]
+
+
+class Killed(BaseException):
+    pass
+
+
+def die(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+
+
+@pytest.fixture
+def key(world: World) -> Key:
+    """With tokens, an allowance, and gas money."""
+    key = Key.generate()
+    sender(world, key)
+    return key
+
+
+@pytest.fixture
+def opened(world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path) -> Opened:
+    """Begins a command."""
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    return lambda: open_sender(chain, key, tmp_path / "key.json", SendLimits())
+
+
+def killed(one: Sender, place: str, amount: int = TOKEN) -> None:
+    """A deposit of a command that is killed here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, place, die)
+        with pytest.raises(Killed):
+            one.send(one.chain.deposit(one.key.address, amount))
+    one.close()
+
+
+@pytest.mark.parametrize("place", ["_finish", "_result"])
+def test_a_command_killed_again_and_again_does_it_once(world: World, opened: Opened, key: Key, place: str) -> None:
+    """Before anything is sent, and when it has landed and the command has said nothing."""
+    killed(opened(), place)
+    for _ in range(2):  # killed before it asks for what the first one began
+        two = opened()
+        assert two.is_done(two.chain.deposit(key.address, TOKEN))
+        two.close()
+    three = opened()
+    three.send(three.chain.deposit(key.address, TOKEN))
+    three.close()  # killed before its output was read
+    four = opened()
+    four.send(four.chain.deposit(key.address, TOKEN))
+    four.tell()
+    four.close()
+    assert deposits(world, key.address) == 1
+
+
+def test_once_told_the_same_is_another_deed(world: World, opened: Opened, key: Key) -> None:
+    for number in range(1, 4):
+        one = opened()
+        one.send(one.chain.deposit(key.address, TOKEN))
+        one.tell()
+        one.close()
+        assert deposits(world, key.address) == number
+
+
+def test_within_a_command_the_same_is_another_deed(world: World, opened: Opened, key: Key) -> None:
+    one = opened()
+    for _ in range(2):
+        one.send(one.chain.deposit(key.address, TOKEN))
+    one.close()
+    assert deposits(world, key.address) == 2
+    two = opened()
+    for _ in range(3):  # of which the first command has done two
+        two.send(two.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 3
+
+
+def test_what_another_command_found_done_and_told_is_told(
+    world: World, opened: Opened, key: Key, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed(opened(), "_finish")
+    two = opened()
+    assert "an earlier command was interrupted while depositing stake" in caplog.text
+    two.send(two.chain.transfer_tokens(world.owner.key.address, 1))
+    two.tell()
+    two.close()
+    three = opened()
+    three.send(three.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 2
+
+
+def test_a_deed_that_a_reorg_took_back_swallows_no_other(world: World, opened: Opened, key: Key) -> None:
+    one = opened()
+    one.send(one.chain.deposit(key.address, TOKEN))
+    one.tell()
+    one.close()
+    world.anvil.request("anvil_reorg", 1, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, "_push", die)  # another command, killed while it ends the first
+        with pytest.raises(Killed):
+            opened()
+    two = opened()
+    assert not two.is_done(two.chain.deposit(key.address, TOKEN))
+    two.send(two.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 2
+
+
+@pytest.mark.parametrize("kind", ["command", "service"])
+def test_what_was_refused_and_landed_unseen_is_not_done_again(
+    world: World, opened: Opened, faulty: FaultyEndpoint, key: Key, tmp_path: Path, kind: str
+) -> None:
+    """Also where another deed came between, in whose time it was found."""
+    kept: list[str] = []
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method != "eth_sendRawTransaction":
+            return None
+        kept.append(params[0])
+        return error(-32003, "upfront cost exceeds account balance")  # as Besu says it
+
+    def begin() -> Sender:
+        if kind == "command":
+            return opened()
+        chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+        return Sender(chain, key, TransactionLog(tmp_path / "service.sqlite"))
+
+    faulty.fault = fault
+    one = begin()
+    with pytest.raises(InsufficientFunds):
+        one.send(one.chain.deposit(key.address, TOKEN))
+    one.close()
+    world.anvil.request("eth_sendRawTransaction", kept[0])
+    faulty.fault = lambda *_: None
+    two = begin()
+    two.send(two.chain.transfer_tokens(world.owner.key.address, 1))
+    two.close()
+    three = begin()
+    three.send(three.chain.deposit(key.address, TOKEN))
+    three.close()
+    assert deposits(world, key.address) == 1
+
+
+def test_a_named_deed_is_no_unnamed_one(world: World, faulty: FaultyEndpoint, key: Key) -> None:
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    faulty.fault = lambda method, _: error(-32003, "insufficient funds") if "sendRaw" in method else None
+    with pytest.raises(InsufficientFunds):
+        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    faulty.fault = lambda *_: None
+    one.send(one.chain.deposit(key.address, TOKEN))
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert deposits(world, key.address) == 2
+
+
+def test_a_journal_of_before_knows_what_was_under_way(world: World, opened: Opened, key: Key, tmp_path: Path) -> None:
+    one = opened()
+    one.send(one.chain.deposit(key.address, 2 * TOKEN))
+    killed(one, "_finish")
+    (path,) = tmp_path.glob("transactions-*.sqlite")
+    with sqlite3.connect(path) as journal:
+        journal.execute("DROP INDEX transactions_untold")
+        journal.execute("ALTER TABLE transactions DROP COLUMN told")
+    two = opened()
+    assert two.is_done(two.chain.deposit(key.address, TOKEN))
+    assert not two.is_done(two.chain.deposit(key.address, 2 * TOKEN))
+
+
+# ---- a nonce that was used long ago --------------------------------------------------------------------------------------
+
+
+def forgetful(world: World) -> Callable[[str, list[str]], bytes | None]:
+    """An endpoint that keeps the states of 128 blocks."""
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_getTransactionCount" and params[1] != "latest":
+            newest = int(world.anvil.request("eth_blockNumber"), 16)
+            if int(params[1], 16) < newest - 128:
+                return error(-32000, "missing trie node")
+        return None
+
+    return fault
+
+
+@pytest.mark.parametrize("blocks", [100, 200])
+def test_a_nonce_that_a_wallet_used_long_ago_stops_the_key_once(
+    world: World, opened: Opened, faulty: FaultyEndpoint, key: Key, blocks: int
+) -> None:
+    """While its block is found another nonce is taken; later it is not known what became of the deed, and nobody repeats it unasked."""
+    world.anvil.request("anvil_mine", hex(blocks))
+    killed(opened(), "_finish")
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))  # the same key in a wallet
+    world.anvil.request("anvil_mine", hex(blocks))
+    faulty.fault = forgetful(world)
+    if blocks > 128:
+        with pytest.raises(RpcUnavailable, match=r"depositing stake: nonce \d+ was used long ago"):
+            opened()
+        assert deposits(world, key.address) == 0
+    two = opened()
+    two.send(two.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_one_that_landed_long_ago_is_found_by_its_receipt(
+    world: World, opened: Opened, faulty: FaultyEndpoint, key: Key
+) -> None:
+    one = opened()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionLog, "finish", die)
+        with pytest.raises(Killed):
+            one.send(one.chain.deposit(key.address, TOKEN))
+    one.close()
+    world.anvil.request("anvil_mine", hex(200))
+    faulty.fault = forgetful(world)
+    two = opened()
+    two.send(two.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_a_service_goes_on_beside_a_deed_of_which_nothing_is_known(
+    world: World, faulty: FaultyEndpoint, key: Key, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.anvil.request("anvil_mine", hex(200))
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), TransactionLog()
+    one = Sender(chain, key, journal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, "_finish", die)
+        with pytest.raises(Killed):
+            one.send(chain.deposit(key.address, TOKEN), name="deposit/1")
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
+    world.anvil.request("anvil_mine", hex(200))
+    faulty.fault = forgetful(world)
+    one.send(chain.deposit(key.address, 2 * TOKEN), name="deposit/2")
+    assert "was used long ago" in caplog.text
+    assert deposits(world, key.address) == 1
+
+
+def test_an_invented_receipt_of_what_is_noted_as_done_is_not_told(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    """Its events would be anything."""
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if "Receipt" not in method:
+            return None
+        shown = world.anvil.request(method, *params)
+        return result(shown and {**shown, "logs": []})
+
+    other = world.anvil.rpc.replace("127.0.0.1", "localhost")
+    chain = Chain([faulty.url, world.anvil.rpc, other], world.chain.runs.address, timeout=3)
+    one = Sender(chain, key)
+    done = one.send(chain.deposit(key.address, TOKEN), name="deposit/1")
+    faulty.fault = fault
+    assert one.send(chain.deposit(key.address, TOKEN), name="deposit/1").events == done.events
