@@ -473,9 +473,10 @@ contract Court is ICourt {
         // who charges hard what is not wins nothing, nor has an appeal of that been lost
         bool charged = r.unshut && !v.convicts;
         if (!charged) r.finderBps = p.finderBps;
-        (r.penalty, r.fee, r.strikes) = (p.penalty, p.fee, v.upheld.ones());
+        (r.penalty, r.fee) = (p.penalty, p.fee);
         r.back = _part(id, c, v.members, v.cleared | (r.over ? rest : 0));
         r.revoked = _part(id, c, v.members, v.upheld).sum();
+        if (r.revoked != 0) r.strikes = v.upheld.ones(); // else another case has revoked it, or will
         uint256 lost; // for each of those who brought it
         if (v.cleared != 0 && !v.convicts) lost = bondFor(id.run, _part(id, c, v.members, v.cleared).sum());
         else if (v.voted && v.upheld != 0 && c.appellant == address(0) && !charged) r.cost = p.bond;

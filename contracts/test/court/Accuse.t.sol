@@ -256,6 +256,19 @@ contract AccuseTest is World {
         assertEq(runs.claim(run, nodes[0]), 50 * uint256(REWARD));
     }
 
+    function test_what_two_overcharge_in_turns_is_one_strike() public {
+        IRuns.SubmissionRef memory bad = submit(0, 50);
+        for (uint256 turn; turn < 2; ++turn) {
+            uint256 number = accuse(1 + turn, 2 - turn, bad); // with swapped signers
+            appeal(0, number);
+            ballot(3, 0, number, 1, 0); // false, and no cheat
+            ballot(4, 0, number, 1, 0);
+            assertState(bad, ICourt.State.Revoked);
+            assertEq(runs.seats(run, nodes[0]).strikes, 1);
+            assertEq(runs.seats(run, nodes[0]).locked, NODE_STAKE - FEE);
+        }
+    }
+
     function test_a_soft_case_that_escalation_empties_ends_and_frees_its_bond() public {
         IRuns.SubmissionRef memory ref = submit(0, 50);
         uint256 soft = challenge(0, ref);
