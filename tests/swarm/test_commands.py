@@ -10,13 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from swarm import devnet
+from swarm import devnet, pages
 from swarm import swarm as swarm_module
 from swarm.pace import Patience
 from swarm.processes import ROOT
 from swarm.remains import PROCESSES
 from swarm.settings import SwarmSettings, run_file
-from swarm.swarm import CommandFailed, Member, Swarm, how_to_look_around
+from swarm.swarm import CommandFailed, Member, Swarm, here, how_to_look_around
 
 from protocol.errors import ConfigError
 from protocol.settings import write_toml
@@ -127,13 +127,14 @@ def test_what_to_type_beside_a_swarm_works_where_it_was_started(
     swarm.nodes, swarm.validators = [Member("node-0", tmp_path, "")], [Member("validator-0", tmp_path, "")]
     monkeypatch.chdir(tmp_path if elsewhere else ROOT)
     (tmp_path / "output/hub").mkdir(parents=True)
-    named = re.findall(r"\S*(?:\.venv/bin|scripts)/\w+", how_to_look_around(swarm, "scripts/devnet down"))
+    assert pages.addresses(swarm) == {}
+    named = re.findall(r"\S*(?:\.venv/bin|scripts)/\w+", how_to_look_around(swarm, {}, f"{here()}scripts/devnet down"))
     assert len(named) == 7
-    write_json(
-        tmp_path / "output/hub/status.json",
-        {"page": "http://127.0.0.1:9/run/1/"},
-    )
-    assert "at http://127.0.0.1:9/run/1/ in a browser" in how_to_look_around(swarm, "scripts/devnet down")
+    write_json(tmp_path / "output/hub/status.json", {"page": "http://127.0.0.1:9/run/1/"})
+    write_json(tmp_path / "output/status.json", {"page_url": "http://127.0.0.1:8500/"})
+    found = pages.addresses(swarm)
+    assert found == {"the run": "http://127.0.0.1:9/run/1/", "the trainer": "http://127.0.0.1:8500/"}
+    assert "  the trainer http://127.0.0.1:8500/\n" in how_to_look_around(swarm, found, "Ctrl-C")
     assert [name for name in named if not Path(name).exists()] == []
 
 
