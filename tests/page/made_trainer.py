@@ -25,6 +25,8 @@ from trainer.telemetry.page.keeper import TrainerPageKeeper
 
 NOW = 1_790_000_000.0
 """Wall time of the status."""
+CLOCK = f"Date.now = () => {int(1000 * NOW) + 4000}"
+"""What a browser takes for the time, that sees these pages soon after."""
 KEY = "k3yOfACustomer42"
 RPC = f"https://user:hunter2secret@rpc.example/v2/{KEY}"
 BASE = {"step": 0, "score": 0.25, "problems": 80, "by_environment": {"fractions": 0.3, "sums": 0.2}}

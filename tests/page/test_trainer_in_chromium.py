@@ -14,7 +14,7 @@ from benches.chromium import WHY_NOT, Chromium, Tab, program
 
 from protocol.page.log_tail import LogTail
 from tests.page.conftest import STRANGE
-from tests.page.made_trainer import BASE, MadeTrainer, ShownTrainer, shown_trainer
+from tests.page.made_trainer import BASE, CLOCK, MadeTrainer, ShownTrainer, shown_trainer
 
 pytestmark = [
     pytest.mark.browser,
@@ -42,6 +42,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownTrainer]:
 @pytest.fixture
 def tab(browser: Chromium, shown: ShownTrainer) -> Iterator[Tab]:
     with browser.tab() as made:
+        made.before_scripts(CLOCK)
         made.open(shown.url)
         made.wait(DRAWN)
         yield made
@@ -75,6 +76,7 @@ def test_each_step_of_the_timeline_is_drawn_to_one_scale_and_told_in_words(tab: 
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_every_width_in_either_colour(browser: Chromium, shown: ShownTrainer, width: int, dark: bool) -> None:
     with browser.tab(width, 800, dark=dark) as tab:
+        tab.before_scripts(CLOCK)
         tab.open(shown.url)
         tab.wait(DRAWN)
         assert tab.ask("document.documentElement.scrollWidth") <= width

@@ -6,7 +6,7 @@ import { decimal, short } from "./text.js";
 
 const two = (value) => decimal(value, 2);
 const three = (value) => decimal(value, 3);
-const tiny = (value) => (value === 0 ? "0" : value.toExponential(1));
+const tiny = (value) => (value === 0 ? "0" : Math.abs(value) < 0.01 ? value.toExponential(1) : three(value));
 
 export function learning() {
   const made = section("learning", "Learning");
@@ -16,7 +16,7 @@ export function learning() {
     held: chart("Held-out accuracy", "against the base model", { show: two, zero: true }),
     loss: chart("Loss", "of the policy, without KL and entropy", { show: three }),
     gradient: chart("Gradient norm", "largest of a step", { show: three, zero: true }),
-    kl: chart("KL", "to the reference", { show: three, zero: true, optional: true }),
+    kl: chart("KL", "to the reference", { show: tiny, zero: true, optional: true }),
     entropy: chart("Entropy", "nats per token", { show: two, zero: true }),
     completion: chart("Answers", "tokens, mean of a step", { show: short, zero: true }),
     truncated: chart("Cut off", "share of answers without an end", { show: two, zero: true, optional: true }),
