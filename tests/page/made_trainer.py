@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class MadeTrainer:
 
 def record(step: int, steps: int) -> dict[str, Any]:
     """One step as metrics.jsonl has it. Steps 12 and 31 had an alarm."""
-    part, odd = step / max(1, steps), (step * 7919 % 100) / 100
+    part, odd = step / max(1, steps), random.Random(step).random()
     reward = 0.2 + 0.5 * part + 0.08 * odd
     return {
         "step": step, "time": NOW - 20 * (steps - step), "reward": reward, "reward_deviation": 0.31, "loss": -0.02 + 0.03 * odd,
@@ -111,7 +112,7 @@ def spans(steps: int) -> Iterator[dict[str, Any]]:
     at = NOW - 12.4 - 20 * steps
     yield {"step": None, "name": "starting", "at": at - 9, "seconds": 9.0, "net": 9.0, "beside": False}
     for step in range(steps):
-        waits, odd = 9.0 + (step * 7919 % 100) / 20, step % 5 == 4
+        waits, odd = 9.0 + 5 * random.Random(step).random(), step % 5 == 4
         yield {"step": step, "name": "waiting for rollouts", "at": at, "seconds": waits, "net": waits, "beside": False}
         if odd and step > 5:
             yield {"step": step - 1, "name": "evaluating", "at": at - 2, "seconds": 16.0, "net": 16.0, "beside": True}

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
-from swarm import devnet, pages
+from swarm import demo, devnet, pages
 from swarm import swarm as swarm_module
 from swarm.pace import Patience
 from swarm.processes import ROOT
@@ -21,6 +22,7 @@ from swarm.swarm import CommandFailed, Member, Swarm, here, how_to_look_around
 from protocol.errors import ConfigError
 from protocol.settings import write_toml
 from protocol.shell.home import write_json
+from tests.page.made_node import CONTRACT, MadeNode
 
 
 @pytest.fixture
@@ -145,3 +147,30 @@ def test_a_file_that_says_nothing_of_environments_starts_no_devnet(tmp_path: Pat
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(ConfigError):
         devnet._asked(tmp_path / "run.toml")
+
+
+def test_what_is_kept_shows_the_pages_of_nodes_that_have_ended_until_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swarm = Swarm(tmp_path, SwarmSettings())
+    swarm.anvil = SimpleNamespace(rpc="http://127.0.0.1:1")  # type: ignore[assignment]
+    made = MadeNode(tmp_path)
+    write_toml(
+        made.place.config,
+        {"chain": {"rpc": swarm.anvil.rpc, "contract": CONTRACT, "chain_id": 31337, "run": 1}, "page": {"port": 0}},
+        "A node.",
+    )
+    swarm.nodes, swarm.validators = [Member("node-0", made.place.path, "")], [Member("validator-0", tmp_path, "")]
+    answers: list[int] = []
+
+    def look() -> None:
+        (url,) = re.findall(r"^  node-0 +(http://\S+)$", capsys.readouterr().out, re.MULTILINE)
+        answers.append(httpx.get(url, timeout=30).status_code)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swarm, "require_running", look)
+    try:
+        demo._stay(swarm)
+    finally:
+        swarm.down()
+    assert answers == [200] and "stopping everything" in capsys.readouterr().err

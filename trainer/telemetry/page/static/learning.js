@@ -19,7 +19,7 @@ export function learning() {
     kl: chart("KL", "to the reference", { show: tiny, zero: true, optional: true }),
     entropy: chart("Entropy", "nats per token", { show: two, zero: true }),
     completion: chart("Answers", "tokens, mean of a step", { show: short, zero: true }),
-    truncated: chart("Cut off", "share of answers without an end", { show: two, zero: true, optional: true }),
+    truncated: chart("Cut off", "share of answers without an end", { show: three, zero: true, optional: true }),
     length: chart("Length", "tokens off the announced budget", { show: short, zero: true, optional: true }),
     staleness: chart("Staleness", "steps that rollouts are behind", { show: two, zero: true }),
     rate: chart("Learning rate", "of the last optimizer step", { show: tiny, zero: true, optional: true }),

@@ -4,14 +4,14 @@ import { el, empty, put, section, words } from "./dom.js";
 import { seconds } from "./text.js";
 
 const GROWS_MS = 3000;
-const COLOURS = { training: "--s0", generating: "--s5", publishing: "--s1", saving: "--s2", snapshot: "--s3", evaluating: "--s4", starting: "--s3" };
+const COLOURS = { training: "--s0", publishing: "--s1", saving: "--s2", starting: "--s3", evaluating: "--s4" };
+const PALE = { generating: "--s5", snapshot: "--s1" };
 const mixed = (name) => `color-mix(in srgb, var(${name}) 45%, var(--faint))`;
 
 function colour(phase) {
   // Waiting is grey; where it is for something of its own, that thing's colour, paler.
-  const of = phase.startsWith("waiting for ") ? COLOURS[phase.slice(12)] : COLOURS[phase];
-  if (phase.startsWith("waiting for ")) return mixed(of ?? "--s5");
-  return of === "--s5" ? mixed(of) : `var(${of ?? "--s5"})`;
+  if (phase.startsWith("waiting for ")) return mixed(COLOURS[phase.slice(12)] ?? "--s5");
+  return PALE[phase] ? mixed(PALE[phase]) : `var(${COLOURS[phase] ?? "--s5"})`;
 }
 
 export function timeline() {
