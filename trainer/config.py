@@ -292,6 +292,14 @@ class HubSettings(Settings):
         return Location.parse(self.store) if self.store is not None and "://" in self.store else None
 
 
+class TrainerPageSettings(Settings):
+    show: Literal["local", "off"] = "local"
+    """Whether a running trainer serves its page to browsers on this machine. It costs nothing while nobody looks."""
+    port: int = Field(default=8500, ge=0, le=65535)
+    """Port of the page on 127.0.0.1; where another program has it, one of the next sixteen, and 0 takes any that is free. `murmur trainer
+    status` names the address."""
+
+
 class VoucherSettings(Settings):
     per_submission: str = "0"
     """Tokens owed to a validator for each submission it judged in time and not against the chain's verdict; 0 promises nothing."""
@@ -322,6 +330,7 @@ class RunSettings(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
+    page: TrainerPageSettings = TrainerPageSettings()
 
 
 class SoloTable(Settings):
@@ -354,6 +363,7 @@ class SoloSettings(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
+    page: TrainerPageSettings = TrainerPageSettings()
 
 
 def load_solo(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[SoloSettings]:
@@ -420,6 +430,7 @@ class Outputs:
         self.status = self.output / "status.json"
         self.metrics = self.output / "metrics.jsonl"
         self.samples = self.output / "samples.jsonl"
+        self.phases = self.output / "phases.jsonl"
         self.tensorboard = self.output / "tensorboard"
         self.stacks = self.output / "stacks.txt"
 
@@ -440,4 +451,5 @@ class Layout(Outputs):
         local = settings.hub.store if settings.hub.bucket is None else None
         self.store = self.hub / "store" if local is None else root / local
         self.hub_status: Path = self.hub / "status.json"
+        self.book = self.hub / "chain.sqlite"
         self.need = self.output / "need.json"

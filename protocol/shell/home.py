@@ -187,6 +187,16 @@ def key_lock(address: str, chain_id: int) -> Path:
     return user_state_path("murmuration") / "keys" / f"{chain_id}-{address}.lock"
 
 
+def is_alive(pid: object) -> bool:
+    """Whether a process of this id runs; what is no id is none."""
+    try:
+        number = int(pid)  # type: ignore[call-overload]
+        os.kill(number, 0)
+    except (OSError, TypeError, ValueError):
+        return False
+    return bool(number > 0)  # 0 and less name groups of processes
+
+
 def holder(file: Path) -> str | None:
     """The id of the process that holds this lock, as it said, "" where it said none; None where nobody holds it."""
     try:

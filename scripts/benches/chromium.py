@@ -159,6 +159,8 @@ class Tab:
         mine = [event for event in self._browser.events if event.get("sessionId") == self._session]
         return [event["params"]["request"]["url"] for event in mine if event["method"] == "Network.requestWillBeSent"]
 
-    def picture(self, path: Path, *, whole: bool = True) -> None:
-        data = self.send("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]
+    def picture(self, path: Path, *, whole: bool = True, quality: int | None = None) -> None:
+        """`path` ends as its format is called; `quality` in percent, where that format has one."""
+        kind = {"format": path.suffix[1:]} | ({} if quality is None else {"quality": quality})
+        data = self.send("Page.captureScreenshot", captureBeyondViewport=whole, **kind)["data"]
         path.write_bytes(base64.b64decode(data))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from protocol.errors import LockHeld, MurmurationError
 from protocol.shell.home import locked
-from swarm import ending, hosts, postmortem, promises, summary
+from swarm import ending, hosts, pages, postmortem, promises, summary
 from swarm.accident import Accident, RelayDeath
 from swarm.display import Display
 from swarm.hosts import SwarmHost
@@ -30,7 +30,10 @@ from swarm.swarm import CHEATS, MARK, CommandFailed, Swarm, how_to_look_around
 from swarm.watch import Watch
 
 _FOLDER = ROOT / ".swarm/demo"
-_KEPT = "Training has finished and the nodes are stopped; chain, hub, the other relay and validators are still up."
+_KEPT = (
+    "Training has finished and the nodes are stopped; chain, trainer, hub, the other relay and validators are still up."
+)
+_LOOK_SECONDS = 1.0
 _TRAINING_SECONDS_MAX = 20  # per step of a free machine, before something must be wrong
 _START_SECONDS_MAX = 180
 
@@ -110,9 +113,11 @@ def main(interruption: Interruption) -> int:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave chain, hub, one relay and validators running at the end, to look around",
+        help="leave chain, trainer, hub, one relay, validators and all pages up at the end, until Ctrl-C",
     )
-    parser.add_argument("--stop", action="store_true", help="stop a swarm that was kept, and do nothing else")
+    parser.add_argument(
+        "--stop", action="store_true", help="stop a swarm that was kept and whose terminal is gone, and do nothing else"
+    )
     parser.add_argument(
         "--folder", type=Path, default=_FOLDER, help="where keys, data and logs lie; emptied at the start"
     )
@@ -160,19 +165,33 @@ def _run(
         vllm=_vllm() if arguments.vllm else None,
     )  # fmt: skip
     demo = Demo(settings, display, folder, keep=arguments.keep)
+    code: int | None = 130
     try:
-        kept, code = arguments.keep, _play(demo, display, arguments, machines)
+        code = _play(demo, display, arguments, machines)
+        if arguments.keep and code is not None:
+            _stay(demo.swarm)
     except KeyboardInterrupt:
-        kept, code = False, 130
+        pass
     interruption.calm(hasten=demo.swarm.kill_all)
     display.close()
     if code == 130:
         print("interrupted; stopping everything (once more: at once)", file=sys.stderr)
-    if kept and code is not None:
-        print(how_to_look_around(demo.swarm, "scripts/demo --stop", _KEPT))
-    else:
-        demo.swarm.down()
+    demo.swarm.down()
     return 1 if code is None else code
+
+
+def _stay(swarm: Swarm) -> None:
+    """Until Ctrl-C, or until a process has ended."""
+    try:
+        found = pages.addresses(swarm) | pages.of_stopped_nodes(swarm)
+        print(how_to_look_around(swarm, found, "Ctrl-C", _KEPT), flush=True)
+        while True:
+            swarm.require_running()
+            time.sleep(_LOOK_SECONDS)
+    except MurmurationError as error:
+        _report(error, getattr(error, "hint", ""))
+    except KeyboardInterrupt:
+        print("stopping everything (once more: at once)", file=sys.stderr)
 
 
 def _play(demo: Demo, display: Display, arguments: argparse.Namespace, machines: tuple[SwarmHost, ...]) -> int | None:

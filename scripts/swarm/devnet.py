@@ -14,10 +14,11 @@ from protocol.chain.deploy import Deployment
 from protocol.errors import ConfigError, MurmurationError
 from protocol.settings import read_toml
 from protocol.shell.home import read_json
+from swarm import pages
 from swarm.processes import ROOT
 from swarm.remains import PROCESSES, remembered, stop_remembered
 from swarm.settings import SwarmSettings
-from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around
+from swarm.swarm import MARK, CommandFailed, Swarm, here, how_to_look_around
 from trainer.config import Layout, load_run
 from trainer.telemetry.status import read_status, status_lines
 
@@ -45,7 +46,7 @@ def up(cheats: int, environments: Path | None) -> int:
         swarm.down()
         print(_told(error), file=sys.stderr)
         return 1
-    print(how_to_look_around(swarm, "scripts/devnet down"))
+    print(how_to_look_around(swarm, pages.addresses(swarm), f"{here()}scripts/devnet down"))
     return 0
 
 

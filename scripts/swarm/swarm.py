@@ -394,13 +394,19 @@ def _output(command: subprocess.Popen[str], patience: Patience, shown: str) -> t
     raise CommandFailed(f"`{shown}` had not ended within {patience}. It had printed:\n{printed}", patience.hint)
 
 
-def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.") -> str:
-    """What a person may type while the swarm is up."""
+def here() -> str:
+    """What stands before a path of the repository where this was started."""
+    return "" if Path.cwd() == ROOT else f"{ROOT}/"
+
+
+def how_to_look_around(swarm: Swarm, pages: Mapping[str, str], stop: str, state: str = "The swarm is up.") -> str:
+    """What a person may open and type while the swarm is up; `pages`: addresses by whose page it is."""
     node = next(member for member in swarm.nodes if not member.is_cheat)
-    root = "" if Path.cwd() == ROOT else f"{ROOT}/"
-    page = (read_json(swarm.folder / "output/hub/status.json") or {}).get("page")
+    root = here()
+    listed = "\n".join(f"  {name:<12}{url}" for name, url in pages.items())
+    browser = f"In a browser:\n\n{listed}\n\nIn a terminal:" if pages else "Look around with"
     return f"""
-{state} Look around{f" at {page} in a browser, or" if page else ""} with
+{state} {browser}
 
   export MURMUR_PASSWORD='{PASSWORD}'
   {root}.venv/bin/node status --home {node.home}
@@ -411,4 +417,4 @@ def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.")
   {root}.venv/bin/murmur run show @{swarm.run_toml}
   ls {swarm.folder / "logs"}
 
-and stop it with  {root}{stop}"""
+and stop it with  {stop}"""

@@ -58,7 +58,7 @@ def test_nothing_can_be_written(shown: ShownNode, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "submission/abc", "rules", "api/v1/node", "api/v1/submissions/zz", "static/node.css"]
+    "path", ["", "submission/abc", "rules", "api/v1/node", "api/v1/submissions/zz", "static/page.css"]
 )
 def test_every_answer_forbids_what_a_page_does_not_need(shown: ShownNode, path: str) -> None:
     headers = shown.get(path, {"origin": "https://evil.example"}).headers

@@ -9,18 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
-from swarm import devnet
+from swarm import demo, devnet, pages
 from swarm import swarm as swarm_module
 from swarm.pace import Patience
 from swarm.processes import ROOT
 from swarm.remains import PROCESSES
 from swarm.settings import SwarmSettings, run_file
-from swarm.swarm import CommandFailed, Member, Swarm, how_to_look_around
+from swarm.swarm import CommandFailed, Member, Swarm, here, how_to_look_around
 
 from protocol.errors import ConfigError
 from protocol.settings import write_toml
 from protocol.shell.home import write_json
+from tests.page.made_node import CONTRACT, MadeNode
 
 
 @pytest.fixture
@@ -127,13 +129,14 @@ def test_what_to_type_beside_a_swarm_works_where_it_was_started(
     swarm.nodes, swarm.validators = [Member("node-0", tmp_path, "")], [Member("validator-0", tmp_path, "")]
     monkeypatch.chdir(tmp_path if elsewhere else ROOT)
     (tmp_path / "output/hub").mkdir(parents=True)
-    named = re.findall(r"\S*(?:\.venv/bin|scripts)/\w+", how_to_look_around(swarm, "scripts/devnet down"))
+    assert pages.addresses(swarm) == {}
+    named = re.findall(r"\S*(?:\.venv/bin|scripts)/\w+", how_to_look_around(swarm, {}, f"{here()}scripts/devnet down"))
     assert len(named) == 7
-    write_json(
-        tmp_path / "output/hub/status.json",
-        {"page": "http://127.0.0.1:9/run/1/"},
-    )
-    assert "at http://127.0.0.1:9/run/1/ in a browser" in how_to_look_around(swarm, "scripts/devnet down")
+    write_json(tmp_path / "output/hub/status.json", {"page": "http://127.0.0.1:9/run/1/"})
+    write_json(tmp_path / "output/status.json", {"page_url": "http://127.0.0.1:8500/"})
+    found = pages.addresses(swarm)
+    assert found == {"the run": "http://127.0.0.1:9/run/1/", "the trainer": "http://127.0.0.1:8500/"}
+    assert "  the trainer http://127.0.0.1:8500/\n" in how_to_look_around(swarm, found, "Ctrl-C")
     assert [name for name in named if not Path(name).exists()] == []
 
 
@@ -144,3 +147,30 @@ def test_a_file_that_says_nothing_of_environments_starts_no_devnet(tmp_path: Pat
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(ConfigError):
         devnet._asked(tmp_path / "run.toml")
+
+
+def test_what_is_kept_shows_the_pages_of_nodes_that_have_ended_until_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swarm = Swarm(tmp_path, SwarmSettings())
+    swarm.anvil = SimpleNamespace(rpc="http://127.0.0.1:1")  # type: ignore[assignment]
+    made = MadeNode(tmp_path)
+    write_toml(
+        made.place.config,
+        {"chain": {"rpc": swarm.anvil.rpc, "contract": CONTRACT, "chain_id": 31337, "run": 1}, "page": {"port": 0}},
+        "A node.",
+    )
+    swarm.nodes, swarm.validators = [Member("node-0", made.place.path, "")], [Member("validator-0", tmp_path, "")]
+    answers: list[int] = []
+
+    def look() -> None:
+        (url,) = re.findall(r"^  node-0 +(http://\S+)$", capsys.readouterr().out, re.MULTILINE)
+        answers.append(httpx.get(url, timeout=30).status_code)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swarm, "require_running", look)
+    try:
+        demo._stay(swarm)
+    finally:
+        swarm.down()
+    assert answers == [200] and "stopping everything" in capsys.readouterr().err

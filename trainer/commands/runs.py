@@ -82,6 +82,7 @@ def _lead(
     from trainer.commands.solo import STOPPING
     from trainer.hub.process import HubProcess
     from trainer.loop.train import Trainer
+    from trainer.telemetry.page.service import page_of_running_trainer
 
     _require_startable(layout)
     spec = runfile.read_spec(layout.file)
@@ -90,9 +91,10 @@ def _lead(
         until_signalled(STOPPING) as ending,
         Home(layout.output, "trainer").lock(),
         Exporter(settings.metrics, health, folder=layout.output) as exporter,
+        page_of_running_trainer(layout, settings) as page_url,
         HubProcess(layout, password_file) as child,
     ):
-        Trainer(settings, layout, spec, child, ending, ranks, exporter=exporter).run(resume=resume)
+        Trainer(settings, layout, spec, child, ending, ranks, exporter=exporter, page_url=page_url).run(resume=resume)
         # Validators, nodes and stragglers still need the hub.
         typer.echo("training has finished; the hub goes on until this is stopped (Ctrl-C)", err=True)
         while not ending.wait(1.0):

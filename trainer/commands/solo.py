@@ -116,6 +116,7 @@ def _lead(settings: SoloSettings, layout: Outputs, ranks: Ranks, *, resume: bool
     from protocol.shell.signals import until_signalled
     from trainer.loop.solo import Solo, result
     from trainer.rollouts.questions import of_solo
+    from trainer.telemetry.page.service import page_of_running_trainer
 
     training: Solo | None = None
     health = Health("a change of phase of the trainer", settings.metrics.progress_seconds)
@@ -123,9 +124,10 @@ def _lead(settings: SoloSettings, layout: Outputs, ranks: Ranks, *, resume: bool
         until_signalled(STOPPING) as ending,
         Home(layout.output, "trainer").lock(),
         Exporter(settings.metrics, health, folder=layout.output) as exporter,
+        page_of_running_trainer(layout, settings) as page_url,
         of_solo(layout.file, layout.model, settings.solo) as questions,
     ):
-        training = Solo(settings, layout, questions, ending, ranks, look=_look, exporter=exporter)
+        training = Solo(settings, layout, questions, ending, ranks, look=_look, exporter=exporter, page_url=page_url)
         training.run(resume=resume)
     saved = None if training is None else training.saved
     if training is None or saved is None:

@@ -397,7 +397,7 @@ def open_store(settings: RunSettings, layout: Layout) -> Store:
 
 def _book(layout: Layout) -> Path:
     layout.hub.mkdir(parents=True, exist_ok=True)
-    return layout.hub / "chain.sqlite"
+    return layout.book
 
 
 def _database(layout: Layout) -> Path:

@@ -38,13 +38,14 @@ class Solo(Training):
 
     def __init__(
         self, settings: SoloSettings, layout: Outputs, questions: Questions, stop: Ending, ranks: Ranks,
-        *, look: Look = lambda *_: None, exporter: Exporter | None = None, clock: Clock = SYSTEM,
+        *, look: Look = lambda *_: None, exporter: Exporter | None = None, page_url: str | None = None, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
         """`look` is shown the samples of the first step and of every step that is evaluated."""
         spec, trainer = questions.spec, settings.trainer
         super().__init__(
-            trainer, settings.engine, settings.evaluation, layout, spec, stop, ranks, exporter=exporter, clock=clock
-        )
+            trainer, settings.engine, settings.evaluation, layout, spec, stop, ranks, exporter=exporter,
+            page_url=page_url, clock=clock,
+        )  # fmt: skip
         command = f"murmur trainer solo @{layout.file}"
         self._beginning = command, f"{command} --resume"
         self._questions = questions

@@ -47,10 +47,11 @@ class Trainer(Training):
 
     def __init__(
         self, settings: RunSettings, layout: Layout, spec: RunSpec, hub: HubProcess, stop: Ending, ranks: Ranks,
-        *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
+        *, exporter: Exporter | None = None, page_url: str | None = None, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
         super().__init__(
-            settings.trainer, settings.engine, settings.evaluation, layout, spec, stop, ranks, exporter=exporter, clock=clock
+            settings.trainer, settings.engine, settings.evaluation, layout, spec, stop, ranks, exporter=exporter,
+            page_url=page_url, clock=clock,
         )  # fmt: skip
         self._settings = settings
         self._hub = hub

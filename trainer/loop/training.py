@@ -75,9 +75,9 @@ class Training(ABC):
 
     def __init__(
         self, settings: TrainSettings, engine: EngineSettings, evaluation: EvaluationSettings, layout: Outputs, spec: AnswerSpec,
-        stop: Ending, ranks: Ranks, *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
+        stop: Ending, ranks: Ranks, *, exporter: Exporter | None = None, page_url: str | None = None, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
-        """`exporter` shows the trainer's metrics and is told of every change of phase."""
+        """`exporter` shows the trainer's metrics and is told of every change of phase; `page_url`: where its page is served."""
         settings.loss.require_logprobs(spec.sampling.logprobs)
         self._t = settings
         self._engine = engine
@@ -87,7 +87,8 @@ class Training(ABC):
         self._ranks = ranks
         self._clock = clock
         self._phases = Phases(clock) if exporter is None else Phases(clock, exporter.progress)
-        self._report = Report(self._t, layout, self._phases, None if exporter is None else exporter.url, clock)
+        metrics_url = None if exporter is None else exporter.url
+        self._report = Report(self._t, layout, self._phases, metrics_url, clock, page_url=page_url)
         deadlines = self._t.deadlines
         self._publishing: Line[Path] = Line("publishing", self._phases, deadlines.publishing)
         self._evaluating: Line[tuple[int, Evaluation | None]] = Line(
@@ -144,6 +145,7 @@ class Training(ABC):
 
     def _train(self) -> None:
         while self._step < self._t.steps and not self._stop.is_set():
+            self._phases.step = self._step
             batch = self._wait_for_batch()
             if batch is None:
                 break

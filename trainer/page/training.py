@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from protocol.shell.home import read_json
-from trainer.config import Layout
+from trainer.config import Outputs
 
 POINTS = 300
 """Of a series that is drawn."""
@@ -40,7 +40,7 @@ _LETTERS_MAX = 2_000  # of a text
 class TrainingFiles:
     """For one thread."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Outputs) -> None:
         self._layout = layout
         self._metrics = _Lines(layout.metrics)
         self._records: dict[int, dict[str, Any]] = {}
@@ -54,7 +54,8 @@ class TrainingFiles:
         return found if isinstance(found, dict) else {}
 
     def hub_status(self) -> dict[str, Any]:
-        found = read_json(self._layout.hub_status)
+        """What the hub said last; empty where there is none."""
+        found = None if self._layout.hub_status is None else read_json(self._layout.hub_status)
         return found if isinstance(found, dict) else {}
 
     def record(self, step: int) -> dict[str, Any] | None:
@@ -84,8 +85,13 @@ class TrainingFiles:
             self._stride *= 2
             self._records = {step: record for step, record in self._records.items() if step % self._stride == 0}
 
-    def charts(self) -> dict[str, Any]:
-        """Series over steps, with None where a step says nothing of one."""
+    def newest_with(self, name: str, most: int) -> list[dict[str, Any]]:
+        """The newest records of steps in which this number is not 0, newest first."""
+        steps = sorted(self._records, reverse=True)
+        return [finite(self._records[step]) for step in steps if self._records[step].get(name)][:most]
+
+    def charts(self, more: Sequence[str] = ()) -> dict[str, Any]:
+        """Series over steps, with None where a step says nothing of one; `more`: names of others that are wanted."""
         records = [self._records[step] for step in _spread(sorted(self._records))]
         held_out = [self._held_out[step] for step in _spread(sorted(self._held_out))]
         found: dict[str, Any] = {
@@ -97,7 +103,7 @@ class TrainingFiles:
                 "length_error": [_number(record.get("held_out_length_error")) for record in held_out],
             },
         }
-        for name in _SERIES:
+        for name in (*_SERIES, *more):
             found[name] = [_number(record.get(name)) for record in records]
         for name in _BY_NAME:
             found[name] = _by_name(records, name)

@@ -7,7 +7,7 @@ thread add up. The watchdog (watchdog.py) ends the process when a phase outlasts
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from protocol.clock import SYSTEM, Clock
 _SECONDS = metrics.counter(
     "murmur_trainer_phase_seconds_total", "Time spent in phases that have ended, by phase.", "phase"
 )
+_UNTOLD_MAX = 1_000  # phases that have ended and nobody has asked for
+
 _GOING_ON = metrics.gauge(
     "murmur_trainer_running_phase_seconds", "For how long the trainer has been in each phase that goes on now.", "phase"
 )
@@ -35,6 +37,10 @@ class Phase:
     inner: float = 0.0
     fatal: bool = True
     """Whether overrunning it ends the process."""
+    step: int | None = None
+    """The step that was under way when it began; None before the first."""
+    beside: bool = False
+    """Whether it goes on beside the training, in another thread."""
 
     def left(self, now: float) -> float:
         return self.started + self.deadline - now
@@ -42,6 +48,14 @@ class Phase:
     def as_json(self, now: float) -> dict[str, Any]:
         return {
             "name": self.name, "since": self.at, "seconds": round(now - self.started, 1), "deadline": self.deadline,
+            "step": self.step, "beside": self.beside,
+        }  # fmt: skip
+
+    def as_span(self, spent: float) -> dict[str, Any]:
+        """Once it has ended, as a line of phases.jsonl; `net` is without the phases within."""
+        return {
+            "step": self.step, "name": self.name, "at": round(self.at, 3), "seconds": round(spent, 3),
+            "net": round(spent - self.inner, 3), "beside": self.beside,
         }  # fmt: skip
 
 
@@ -49,7 +63,11 @@ class Phases:
     """Safe to share between threads."""
 
     def __init__(self, clock: Clock = SYSTEM, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called at each beginning and end of a phase."""
+        """`changed` is called at each beginning and end of a phase. The thread that makes this is the one that trains."""
+        self.step: int | None = None
+        """The step that is under way."""
+        self._trains = threading.get_ident()
+        self._ended: deque[dict[str, Any]] = deque(maxlen=_UNTOLD_MAX)
         self._clock = clock
         self._changed = changed
         self._stacks: dict[int, list[Phase]] = {}
@@ -62,8 +80,10 @@ class Phases:
 
         A phase that is not `fatal` may overrun: whoever waits for it looks after its deadline.
         """
-        phase = Phase(name, self._clock.monotonic(), self._clock.wall(), deadline, fatal=fatal)
         thread = threading.get_ident()
+        phase = Phase(
+            name, self._clock.monotonic(), self._clock.wall(), deadline, fatal=fatal, step=self.step, beside=thread != self._trains
+        )  # fmt: skip
         with self._lock:
             stack = self._stacks.setdefault(thread, [])
             stack.append(phase)
@@ -75,6 +95,7 @@ class Phases:
                 stack.remove(phase)
                 spent = self._clock.monotonic() - phase.started
                 self._seconds[name] += spent - phase.inner  # type: ignore[assignment]
+                self._ended.append(phase.as_span(spent))
                 if stack:
                     stack[-1].inner += spent
                 else:
@@ -96,6 +117,13 @@ class Phases:
         """Time spent in each phase that has ended, all threads together."""
         with self._lock:
             return dict(self._seconds)
+
+    def take_ended(self) -> list[dict[str, Any]]:
+        """The phases that have ended since this was asked last, in the order of their ends."""
+        with self._lock:
+            ended = list(self._ended)
+            self._ended.clear()
+        return ended
 
     def running(self) -> list[Phase]:
         """All phases that someone is in, the outer before the inner."""

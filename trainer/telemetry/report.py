@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -43,8 +45,10 @@ class Report:
         phases: Phases,
         metrics_url: str | None = None,
         clock: Clock = SYSTEM,
+        *,
+        page_url: str | None = None,
     ) -> None:
-        """`metrics_url`: where the trainer serves its metrics; part of the status."""
+        """`metrics_url`, `page_url`: where the trainer serves its metrics and its page; part of the status."""
         self._settings = settings
         self._layout = layout
         self._phases = phases
@@ -53,6 +57,8 @@ class Report:
             "evaluations": [],
             "alarms": [],
             "metrics_url": metrics_url,
+            "page_url": page_url,
+            "pid": os.getpid(),
         }
         self._clock = clock
         self._alarms = Alarms(settings.alarms)
@@ -99,6 +105,7 @@ class Report:
         if source is not None:
             self._status["data"] = source.counts.as_json() | {"trained_nodes": dict(source.trained_nodes)}
         write_json(self._layout.status, self._status)
+        self._write_phases()
 
     def step(self, step: int, batch: list[TrainingGroup], metrics: StepMetrics, counts: DataCounts) -> None:
         """The record of one step: data since the last one, losses, times, alarms."""
@@ -136,6 +143,17 @@ class Report:
             "at": self._clock.wall(),
         }
         write_json(self._layout.status, self._status)
+
+    def _write_phases(self) -> None:
+        """Those that have ended since, one line each: what the trainer did when, over all its lives."""
+        ended = self._phases.take_ended()
+        if not ended:
+            return
+        try:
+            with self._layout.phases.open("a") as file:
+                file.writelines(json.dumps(span) + "\n" for span in ended)
+        except OSError as error:
+            log.warning("the phases up to step %s could not be written: %s", self._status["step"], error.strerror)
 
     def _samples(self, batch: list[TrainingGroup]) -> list[Shown]:
         most = self._settings.metrics.samples

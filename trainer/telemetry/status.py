@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from protocol.shell.home import read_json
+from protocol.shell.home import is_alive, read_json
 from trainer.config import Outputs
 
 
 def read_status(layout: Outputs) -> dict[str, Any]:
     """What the trainer last said, and its hub of matrix challenges and of its page; empty before the trainer's first word."""
     found = read_json(layout.status) or {}
+    if not is_alive(found.get("pid")):
+        found.pop("page_url", None)
     hub = read_json(layout.hub_status) or {} if found and layout.hub_status is not None else {}
     return found | {name: hub[name] for name in ("matrix_challenges", "page") if hub.get(name)}
 
@@ -43,6 +45,8 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
         yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
     if status.get("page"):
         yield f"  to look at: {status['page']}"
+    if status.get("page_url"):
+        yield f"  this trainer's page: {status['page_url']}"
     for node, last in status.get("matrix_challenges", {}).items():
         rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
         yield f"  matrix challenge of {node}: {last['outcome']}{rate}, says {last['validator']}"

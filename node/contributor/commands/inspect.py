@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain.types import Role, Seat, State
 from protocol.errors import ChainError, PreflightError, RpcUnavailable, VersionMismatch
 from protocol.shell.cli import Json, emit
-from protocol.shell.home import Home, read_json
+from protocol.shell.home import Home, is_alive, read_json
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
@@ -260,12 +259,4 @@ def add_chain_story(
 
 def is_running(said: dict[str, Any] | None) -> bool:
     """Whether the process is alive that wrote this status."""
-    return said is not None and said.get("state") != "stopped" and _alive(said.get("pid"))
-
-
-def _alive(pid: object) -> bool:
-    try:
-        os.kill(int(pid), 0)  # type: ignore[call-overload]
-    except (OSError, TypeError, ValueError):
-        return False
-    return True
+    return said is not None and said.get("state") != "stopped" and is_alive(said.get("pid"))

@@ -17,11 +17,12 @@ export function chart(title, unit, { show = String, time = false, days = false, 
   const spoken = el("p", { class: "hidden" });
   const caption = el("figcaption", {}, title, " ", el("span", {}, unit));
   const outer = el("figure", {}, caption, plot, legend, spoken);
-  const state = { data: null, names: [], drawn: null, key: "" };
+  const state = { data: null, names: [], lines: 0, drawn: null, key: "" };
 
-  const colourOf = (i) => colour(`--s${i % PALETTE}`);
+  const isLine = (i) => i >= state.names.length - state.lines; // of one height, to compare with
+  const colourOf = (i) => colour(isLine(i) ? "--soft" : `--s${i % PALETTE}`);
   const named = days ? day : clock;
-  const strokes = (i) => (i >= PALETTE ? [4, 3] : undefined);
+  const strokes = (i) => (isLine(i) ? [6, 4] : i >= PALETTE ? [4, 3] : undefined);
 
   function options(width) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: `11px ${colour("--sans")}` };
@@ -68,7 +69,8 @@ export function chart(title, unit, { show = String, time = false, days = false, 
 
   return {
     outer,
-    show(x, series) {
+    show(x, series, lines = {}) {
+      // `lines`: what the series are compared with, by name: one value each, or null.
       const given = Object.entries(series).filter(([, values]) => values.some((value) => value !== null));
       outer.hidden = optional && !given.length;
       if (!x.length || !given.length) {
@@ -79,16 +81,28 @@ export function chart(title, unit, { show = String, time = false, days = false, 
         spoken.textContent = `${title}: nothing yet.`;
         return;
       }
-      const key = given.map(([name]) => name).join("\n");
+      const level = Object.entries(lines).filter(([, value]) => value !== null && value !== undefined);
+      const drawn = [...given, ...level.map(([name, value]) => [name, x.map(() => value)])];
+      const key = drawn.map(([name]) => name).join("\n");
       if (!state.data) put(plot);
-      Object.assign(state, { data: [x, ...given.map(([, values]) => values)], names: given.map(([name]) => name) });
+      Object.assign(state, { data: [x, ...drawn.map(([, values]) => values)], names: drawn.map(([name]) => name), lines: level.length });
       if (state.drawn && state.key === key) state.drawn.setData(state.data);
       else draw();
       state.key = key;
       tell(null);
-      spoken.textContent = given.map(([name, values]) => `${title}, ${name}: from ${show(values.find((v) => v !== null))} to ${show(newest(values))}.`).join(" ");
+      spoken.textContent = given.map(([name, values]) => `${title}, ${name}: from ${show(values.find((v) => v !== null))} to ${show(newest(values))}.`).concat(level.map(([name, value]) => `${name}: ${show(value)}.`)).join(" ");
     },
   };
+}
+
+export function several(name, whole, parts) {
+  // A series as a whole and by parts, where there are several of them.
+  return Object.keys(parts).length > 1 ? { [name]: whole, ...parts } : { [Object.keys(parts)[0] ?? name]: whole };
+}
+
+export function longest(phases, most = 5) {
+  const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+  return Object.fromEntries(Object.entries(phases).filter(([, values]) => sum(values) > 0).sort((a, b) => sum(b[1]) - sum(a[1])).slice(0, most));
 }
 
 const newest = (series) => series.findLast((value) => value !== null) ?? null;

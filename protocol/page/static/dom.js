@@ -74,7 +74,7 @@ export const version = (step) => (step === null || step === undefined ? "–" : 
 export const caseOf = (each) => el("a", { href: `${base}case/${each.seat}/${each.number}`, title: `case ${each.number} against ${each.seat}` }, `${shortened(each.seat)} #${each.number}`);
 export const amount = (wei) => (wei === null || wei === undefined ? el("span", { class: "soft" }, "–") : el("span", { title: exact(wei) }, tokens(wei)));
 
-const KINDS = { accept: "good", accepted: "good", active: "good", joined: "good", connected: "good", loaded: "good", working: "good", "not joined": "warn", "not connected": "warn", lost: "warn", revoked: "bad", swept: "bad", soft: "warn", hard: "bad", convicted: "bad", banned: "bad", open: "warn", voting: "warn", upheld: "bad", cleared: "good" };
+const KINDS = { whole: "good", published: "good", alarm: "bad", "not whole": "bad", accept: "good", accepted: "good", active: "good", joined: "good", connected: "good", loaded: "good", working: "good", "not joined": "warn", "not connected": "warn", lost: "warn", revoked: "bad", swept: "bad", soft: "warn", hard: "bad", convicted: "bad", banned: "bad", open: "warn", voting: "warn", upheld: "bad", cleared: "good" };
 export const tag = (text) => el("span", { class: `tag ${KINDS[text] ?? ""}` }, text);
 export const empty = (text) => el("p", { class: "empty" }, text);
 

@@ -1,6 +1,6 @@
 // The curves: what the policy learns, how old its rollouts are, how fast they come.
 
-import { chart } from "./charts.js";
+import { chart, longest, several } from "./charts.js";
 import { el, empty, put, section } from "./dom.js";
 import { decimal, short } from "./text.js";
 
@@ -41,13 +41,4 @@ export function learning() {
       drawn.entropy.show(steps, { entropy: said.entropy });
     },
   };
-}
-
-function several(name, whole, parts) {
-  return Object.keys(parts).length > 1 ? { [name]: whole, ...parts } : { [Object.keys(parts)[0] ?? name]: whole };
-}
-
-function longest(phases, most = 5) {
-  const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
-  return Object.fromEntries(Object.entries(phases).filter(([, values]) => sum(values) > 0).sort((a, b) => sum(b[1]) - sum(a[1])).slice(0, most));
 }

@@ -1,6 +1,7 @@
 // What somebody wants to know first: how far, how good, how fast, and what it waits for.
 
 import { el, empty, put, tag, tile, version, when } from "./dom.js";
+import { spent } from "./spent.js";
 import { count, decimal, percent, seconds, short } from "./text.js";
 
 export function summary() {
@@ -43,7 +44,7 @@ function trainerOf(run) {
   if (!trainer) return [title, reading, empty("The trainer has not said anything yet: murmur trainer run starts it.")].filter(Boolean);
   const parts = [title, reading, el("p", { class: "state" }, ...stateOf(run, trainer))];
   parts.push(...(trainer.alarms ?? []).map((alarm) => el("p", { class: "warn" }, `Alarm at step ${alarm.step}: ${alarm.signal} ${decimal(alarm.value)}, limit ${decimal(alarm.limit)}`)));
-  parts.push(...timeOf(trainer.seconds ?? {}));
+  parts.push(...spent(trainer.seconds ?? {}, "Where the trainer’s time went"));
   return parts.filter(Boolean);
 }
 
@@ -55,21 +56,4 @@ function stateOf(run, trainer) {
     ...paused, el("strong", {}, trainer.state), waits ? ` (${waits})` : "",
     ...(phase ? [phase.name === trainer.state ? ", begun " : ` · ${phase.name}, begun `, when(phase.since, "wall"), `, at most ${seconds(phase.deadline)}`] : []), " · said ", when(trainer.at, "wall"),
   ];
-}
-
-function timeOf(spent) {
-  const phases = Object.entries(spent).filter(([, value]) => value >= 0.5).sort((a, b) => b[1] - a[1]).slice(0, 6);
-  const whole = Object.values(spent).reduce((sum, value) => sum + value, 0);
-  if (!phases.length) return [];
-  const bar = el("div", { class: "bar", "aria-hidden": "true" });
-  const legend = el("ul", { class: "legend", "aria-label": "Where the trainer’s time went" });
-  phases.forEach(([name, value], i) => {
-    const piece = el("span", { title: `${name}: ${seconds(value)}` });
-    piece.style.width = `${(100 * value) / whole}%`;
-    const mark = el("i", {});
-    piece.style.background = mark.style.background = `var(--s${i})`;
-    bar.append(piece);
-    legend.append(el("li", {}, mark, name, el("b", {}, seconds(value)), percent(value, whole)));
-  });
-  return [bar, legend];
 }

@@ -1,8 +1,9 @@
 // What computes, and how the node reaches weights and peers.
 
 import { el, empty, facts, named, put, section, tag, when, words } from "./dom.js";
+import { spent } from "./spent.js";
 import { table } from "./table.js";
-import { bytes, count, percent, seconds, short } from "./text.js";
+import { bytes, count, short } from "./text.js";
 
 export function machine() {
   const made = section("machine", "Machine");
@@ -27,21 +28,9 @@ function factsOf(said) {
   ];
 }
 
-function time(spent) {
-  const phases = Object.entries(spent).filter(([, value]) => value >= 0.5).sort((a, b) => b[1] - a[1]).slice(0, 6);
-  const whole = Object.values(spent).reduce((sum, value) => sum + value, 0);
-  if (!phases.length) return [];
-  const bar = el("div", { class: "bar", "aria-hidden": "true" });
-  const legend = el("ul", { class: "legend", "aria-label": "Where the node’s time went" });
-  phases.forEach(([name, value], i) => {
-    const piece = el("span", { title: `${name}: ${seconds(value)}` });
-    const mark = el("i", {});
-    piece.style.width = `${(100 * value) / whole}%`;
-    piece.style.background = mark.style.background = `var(--s${i})`;
-    bar.append(piece);
-    legend.append(el("li", {}, mark, name, el("b", {}, seconds(value)), percent(value, whole)));
-  });
-  return [el("h3", {}, "Where its time went"), bar, legend];
+function time(bySeconds) {
+  const bar = spent(bySeconds, "Where the node’s time went");
+  return bar.length ? [el("h3", {}, "Where its time went"), ...bar] : [];
 }
 
 export function network() {

@@ -11,7 +11,7 @@ import { submissions } from "./submissions.js";
 
 export function overview() {
   const top = headline();
-  const parts = [earnings(), submissions(), seat(), machine(), network(), logOf()];
+  const parts = [earnings(), submissions(), seat(), machine(), network(), logOf("node")];
   const outer = el("div", {}, top.outer, ...parts.map((part) => part.outer));
   const footer = document.getElementById("footer");
 

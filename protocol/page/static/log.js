@@ -1,21 +1,20 @@
-// The last lines of the node's log. What strangers wrote into it does nothing here.
+// The last lines of a role's log. What strangers wrote into it does nothing here.
 
 import { el, empty, put, section, words } from "./dom.js";
 
-const NOWHERE = {
-  "this process": "Nothing was logged yet.",
-  "a file": "The log file is empty, or cannot be read.",
-  nowhere: "The node does not run in this process, and its settings name no log file: its log is where it was started.",
-};
-
-export function logOf() {
+export function logOf(role) {
+  const nowhere = {
+    "this process": "Nothing was logged yet.",
+    "a file": "The log file is empty, or cannot be read.",
+    nowhere: `The ${role} does not run in this process, and its settings name no log file: its log is where it was started.`,
+  };
   const made = section("log", "Log");
   return {
     names: ["log"],
     outer: made.outer,
     show(_, said) {
       if (!said.lines.length) {
-        put(made.body, empty(NOWHERE[said.from]));
+        put(made.body, empty(nowhere[said.from]));
         return;
       }
       const before = made.body.querySelector(".log");
