@@ -5,7 +5,8 @@ may send at once, and a nonce that the other took is replaced (sender.py). Two c
 
 The process that was killed may have sent its transaction or not. `open_sender` sends it all the same, before anything is read
 from the chain, and a call of the same content that the command then asks for has been made already: it is not made again. That
-holds until a command has ended in order and has said so: the journal knows of which deeds nobody was told.
+holds until the command has ended well and has said so, or for a day: the journal knows of which deeds nobody was told, and
+for which home or run they were. An equal one for another is another deed.
 """
 
 from __future__ import annotations
@@ -25,27 +26,36 @@ from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
+_REMEMBERED_SECONDS = 86_400.0  # for which what landed and was told to nobody is not done again by the same command
+
 
 class CommandSender(Sender):
-    """Opened with `open_sender`. What it has done counts as told once the command has ended: `tell`."""
+    """Opened with `open_sender`. What it has done counts as told once the command has ended well: `tell`."""
 
-    def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits) -> None:
+    def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits, asker: str = "") -> None:
+        """`asker`: for whom the command acts; an equal deed for another is another deed."""
         super().__init__(chain, key, journal, limits)
+        self._asker = asker
         self._done: set[int] = set()  # by this command; asked for again it is another deed
-        self._found: set[int] = set()  # done by earlier ones
+        self._found: set[int] = set()  # done by the same command before
 
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
+            long_ago = self._clock.wall() - _REMEMBERED_SECONDS
+            old = [each.id for each in self._untold() if each.hash is not None and each.created < long_ago]
+            self._journal.tell(old)
             self._recover(lambda _: True)
             for transaction in self._untold():
-                if transaction.hash is not None:
+                if transaction.hash is None:
+                    continue
+                log.warning(
+                    "an earlier command was interrupted while %s; that has landed now, in transaction 0x%s",
+                    transaction.doing,
+                    transaction.hash.hex(),
+                )
+                if transaction.asker == self._asker:
                     self._found.add(transaction.id)
-                    log.warning(
-                        "an earlier command was interrupted while %s; that has landed now, in transaction 0x%s",
-                        transaction.doing,
-                        transaction.hash.hex(),
-                    )
 
     def is_done(self, call: Call) -> bool:
         known = self._earlier(call, None)
@@ -61,9 +71,12 @@ class CommandSender(Sender):
     def _untold(self) -> list[Transaction]:
         return [each for each in super()._untold() if each.id not in self._done]
 
+    def _is(self, transaction: Transaction, call: Call, name: str | None) -> bool:
+        return transaction.asker == self._asker and super()._is(transaction, call, name)
 
-def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits) -> CommandSender:
-    """A sender that has ended what an earlier command with this keystore began.
+
+def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, asker: str = "") -> CommandSender:
+    """A sender that has ended what an earlier command with this keystore began. `asker`: as of CommandSender.
 
     Raises LockHeld while another command with this key is under way, PreflightError where the journal cannot be written, and
     what Sender.send raises.
@@ -80,7 +93,7 @@ def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits) -> C
             f"cannot write {path}, where transactions are noted before they are sent: {error}",
             hint="copy the keystore to a folder that can be written, and name it there",
         ) from error
-    sender = CommandSender(chain, key, journal, limits)
+    sender = CommandSender(chain, key, journal, limits, asker)
     try:
         sender.resume()
     except BaseException:

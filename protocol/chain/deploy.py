@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import rlp
-from eth_utils import keccak, to_canonical_address, to_checksum_address
+from eth_utils import keccak, to_checksum_address
 
 from protocol.chain import artifacts
 from protocol.chain.access import Code
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.contract import creation
+from protocol.chain.ethereum import created_by
 from protocol.chain.sender import Sender, Sent
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import ChainError, ConfigError, TransactionReverted
@@ -158,8 +158,7 @@ def _create_court(sender: Sender, runs: Chain, attempt: int) -> bool:
 
 def _address_of_next(sender: Sender, *, after: int) -> str:
     """Where the transaction that follows `after` others of this key will create a contract."""
-    nonce = sender.next_nonce() + after
-    return to_checksum_address(keccak(rlp.encode([to_canonical_address(sender.key.address), nonce]))[12:])
+    return created_by(sender.key.address, sender.next_nonce() + after)
 
 
 def _create(sender: Sender, name: str, attempt: int, *arguments: object) -> Sent:

@@ -217,8 +217,12 @@ class Endpoints:
 
     def is_gone(self, place: int) -> bool:
         """Whether it has failed to answer for PATIENCE_SECONDS, whatever it was asked."""
+        return self.is_silent(place, PATIENCE_SECONDS)
+
+    def is_silent(self, place: int, seconds: float) -> bool:
+        """Whether it has failed to answer for so long."""
         silent_since = self._endpoints[place].silent_since
-        return silent_since is not None and self.clock.monotonic() - silent_since >= PATIENCE_SECONDS
+        return silent_since is not None and self.clock.monotonic() - silent_since >= seconds
 
     def is_away(self, place: int) -> bool:
         """Whether it rests because it did not answer. Who rests for what it said may still be asked."""

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import rlp
 from eth_typing import ChecksumAddress
-from eth_utils import to_checksum_address
+from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 from protocol.chain.transport import Request
 from protocol.chain.types import Block
@@ -65,7 +66,28 @@ class TransactionReceipt:
     succeeded: bool
     logs: tuple[Log, ...]
     contract: ChecksumAddress | None
-    """Address of the contract it created."""
+    """Address of the contract it created, as the endpoint says: created_by knows."""
+
+    def says_the_same(self, other: TransactionReceipt) -> bool:
+        """Whether both are one receipt, as far as the chain fixes it: nodes add fields of their own to logs."""
+        return self._content() == other._content()
+
+    def _content(self) -> tuple[Any, ...]:
+        logs = [
+            (str(e["address"]).lower(), [str(t).lower() for t in e["topics"]], str(e["data"]).lower())
+            for e in self.logs
+        ]
+        return self.hash, self.block, self.block_hash, self.gas_used, self.succeeded, logs
+
+
+def created_by(account: str, nonce: int) -> ChecksumAddress:
+    """Where a transaction of this nonce creates a contract."""
+    return to_checksum_address(keccak(rlp.encode([to_canonical_address(account), nonce]))[12:])
+
+
+def nonce_of(raw: bytes) -> int:
+    """Of a signed transaction with a type (EIP-2718), whose second field it is."""
+    return int.from_bytes(rlp.decode(raw[1:])[1], "big")
 
 
 class Ethereum:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from protocol.chain.client import Chain
@@ -34,12 +35,13 @@ def intrinsic(target: str | None, data: bytes) -> int:
     return _TRANSACTION + max(_TOKEN * tokens + creation, _TOKEN_FLOOR * tokens)
 
 
-def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int) -> int:
+def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int, *, largest: bool = False) -> int:
     """What the best endpoint estimates whose estimate is neither below `least` nor above `most`. Where none is within, one above `most`, or else
     `least` itself, which suits a chain that asks less. Raises RpcRefusal where more than half of those that answer say that the call would revert,
-    RpcUnavailable where no endpoint gives an estimate."""
+    RpcUnavailable where no endpoint gives an estimate. `largest`: of those within; the best one's was too low before."""
     problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
     reverts: list[RpcRefusal] = []
+    within = 0
     for one in chain.best:
         try:
             with one.errors("estimating gas", passing=(RpcRefusal,)):
@@ -56,15 +58,17 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
             problem = error
             continue
         if least <= found <= most:
-            return found
-        if found > most:
+            within = max(within, found)
+            if not largest:
+                break
+        elif found > most:
             high = high or found
             log.warning("%s estimates %d gas, and at most %d are wanted", one.rpc, found, most)
         else:
             is_low = True
             log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, least)
-    if high:
-        return high
+    if within or high:
+        return within or high
     if is_low:
         return least
     raise reverts[0] if reverts else problem
@@ -77,6 +81,20 @@ def fee(base: int, cap: int) -> int:
             f"a transaction costs {_gwei(base + TIP)} gwei per gas now, and {_gwei(cap)} is the most that may be offered"
         )
     return min(offer(base), cap)
+
+
+def base_fee(chain: Chain, cap: int) -> int:
+    """What a block burns, in wei per gas; where the best endpoint names more than may be offered, the median of those that answer, the lower one of
+    two. Raises RpcUnavailable."""
+    with chain.errors("reading the gas price"):
+        found = chain.ethereum.base_fee()
+    if found + TIP <= cap or len(chain.singles) == 1:
+        return found
+    fees = []
+    for one in chain.best:
+        with suppress(RpcUnavailable), one.errors("reading the gas price"):
+            fees.append(one.ethereum.base_fee())
+    return sorted(fees)[(len(fees) - 1) // 2] if fees else found
 
 
 def offer(base: int) -> int:

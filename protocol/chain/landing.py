@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import TransactionReceipt, data, numbered_block, receipt_request
+from protocol.chain.ethereum import TransactionReceipt, receipt_request
 from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.errors import RpcUnavailable
+
+_SILENT_SECONDS = 10.0  # for which an endpoint answers nothing until the others are believed without it
 
 
 class Landing:
@@ -48,16 +50,18 @@ class Landing:
             yield one, receipt
 
     def _is_confirmed(self, receipt: TransactionReceipt, by: Chain) -> bool:
-        """Whether an endpoint other than `by` has it too, or its block with the transaction in it; or no other answers that keeps up."""
-        is_alone = True
+        """Whether an endpoint other than `by` has the very same, or none other is there that keeps up. One that refuses is there, and so is one
+        that has not answered for some seconds."""
+        is_alone, provider = True, self._chain.provider
         for one in self._chain.best:
-            provider = self._chain.provider
-            if one.place == by.place or provider.is_away(one.place) or provider.lags(one.place):
+            if one.place == by.place or provider.lags(one.place):
                 continue
-            with suppress(RpcUnavailable), one.errors("confirming a receipt"):
-                if _has(one, receipt):
-                    return True
-                is_alone = False
+            if not provider.is_away(one.place):
+                with suppress(RpcUnavailable), one.errors("confirming a receipt"):
+                    found = one.ethereum.receipt(receipt.hash)
+                    if found is not None and found.says_the_same(receipt):
+                        return True
+            is_alone = is_alone and provider.is_silent(one.place, _SILENT_SECONDS)
         return is_alone
 
     def known(self, transaction: Transaction) -> TransactionReceipt:
@@ -68,15 +72,3 @@ class Landing:
             name = f"0x{transaction.hash.hex()}"
             raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined")
         return receipt
-
-
-def _has(one: Chain, receipt: TransactionReceipt) -> bool:
-    block = numbered_block(receipt.block)
-    with one.ahead(receipt_request(receipt.hash), block):
-        found = one.ethereum.receipt(receipt.hash)
-        if found is not None:
-            return found == receipt
-        method, params = block
-        shown = one.ethereum.request(method, *params)
-    is_there = shown is not None and data(shown["hash"], 32) == receipt.block_hash
-    return is_there and f"0x{receipt.hash.hex()}" in shown["transactions"]

@@ -18,6 +18,7 @@ from protocol.errors import RpcUnavailable
 log = logging.getLogger(__name__)
 
 _LOOKED_AT = 4  # transactions that are not settled yet, per call
+_DOUBTED = 32  # that seem to have gone again, per call
 
 
 class LookBack:
@@ -30,7 +31,7 @@ class LookBack:
     def look(self, used: int) -> None:
         """Settles what is deep enough by now, and makes pending again what the chain does not have (any more). `used`: how many transactions
         of the key it seems to have."""
-        doubted = self._journal.landed_from(used)
+        doubted = self._journal.landed_from(used, _DOUBTED)
         seen = {each.id: each for each in (*self._ripe(), *doubted)}
         for transaction in seen.values():
             with self._chain.ahead(*self._finality.requests(*landing_of(transaction))):

@@ -33,8 +33,10 @@ from protocol.chain.ethereum import (
     TransactionReceipt,
     account_count,
     balance_request,
+    created_by,
     gas_request,
     newest_block,
+    nonce_of,
 )
 from protocol.chain.finality import LONG_AGO, Finality
 from protocol.chain.landing import Landing
@@ -73,6 +75,7 @@ _POLL_SECONDS_PUBLIC = 0.25  # the least where there are reorgs: no such chain h
 _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
+_FAILED = 16  # of the newest failures, among which the same call is looked for
 
 _TRANSACTIONS = metrics.counter(
     "murmur_transactions_total",
@@ -129,6 +132,7 @@ class Sender:
         self._limits = limits or SendLimits()
         self._clock = clock
         self._lock = threading.Lock()
+        self._asker = ""
         self._used = 0  # transactions of the key in the chain, as of the last look
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
@@ -216,7 +220,9 @@ class Sender:
     def _gas_of(self, doing: str, target: str | None, data: bytes, value: int, room: int) -> int:
         """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
         least, most = gas.intrinsic(target, data), int(self._limits.gas / _GAS_HEADROOM)
-        needed = int(gas.estimate(self.chain, self._fields(target, data, value), least, most) * _GAS_HEADROOM)
+        has_failed = any(each.content == (target, data, value) for each in self._journal.failed(_FAILED))
+        fields = self._fields(target, data, value)
+        needed = int(gas.estimate(self.chain, fields, least, most, largest=has_failed) * _GAS_HEADROOM)
         if needed > self._limits.gas:
             raise TransactionReverted(
                 f"{doing} needs {needed} gas, more than the cap of {self._limits.gas}",
@@ -243,14 +249,22 @@ class Sender:
 
     def _is(self, transaction: Transaction, call: Call, name: str | None) -> bool:
         """Whether a transaction was signed for this call."""
-        t = transaction
-        return t.name == name and (name is not None or (t.target, t.data, t.value) == self.encode(call))
+        return transaction.name == name and (name is not None or transaction.content == self.encode(call))
 
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert, or cannot be paid for, never gets a nonce."""
         draft, first = self._draft(call, name, self._nonce())
         return self._journal.begin(
-            name, call.doing, draft.nonce, draft.target, draft.data, draft.gas, first, draft.value, draft.room
+            name,
+            call.doing,
+            draft.nonce,
+            draft.target,
+            draft.data,
+            draft.gas,
+            first,
+            draft.value,
+            draft.room,
+            self._asker,
         )
 
     def _take_up(self, dropped: Transaction, call: Call) -> Transaction:
@@ -271,7 +285,9 @@ class Sender:
             needed, (target, data, value), fee = self._gas(call), self.encode(call), self._fee()
             if not gas.can_pay(self.chain, self.key.address, needed * fee + value):
                 raise self._cannot_pay(call.doing)
-        draft = Transaction(0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room)
+        draft = Transaction(
+            0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room, self._asker
+        )
         return draft, self._sign(draft, fee)
 
     def _cannot_pay(self, doing: str) -> InsufficientFunds:
@@ -381,7 +397,7 @@ class Sender:
         return enlarged
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
-        fee = max(int(attempt.fee * _BUMP), gas.offer(self._base_fee()))
+        fee = max(int(attempt.fee * _BUMP), gas.offer(gas.base_fee(self.chain, self._limits.fee)))
         if fee > self._limits.fee:
             log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
             if attempt.fee >= self._limits.fee:
@@ -454,7 +470,14 @@ class Sender:
     def _result(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
         with self.chain.errors(transaction.doing):
             events = tuple(event for entry in receipt.logs if (event := self.chain.decode(entry)) is not None)
-        return Sent(receipt.hash, receipt.block, receipt.gas_used, events, receipt.contract)
+        return Sent(receipt.hash, receipt.block, receipt.gas_used, events, self._made(transaction, receipt.hash))
+
+    def _made(self, transaction: Transaction, landed: bytes) -> str | None:
+        """Address of the contract that a transaction deployed: it follows from the sender and the nonce, whatever a receipt says."""
+        if transaction.target is not None:
+            return None
+        (raw,) = (attempt.raw for attempt in self._journal.attempts(transaction) if attempt.hash == landed)
+        return created_by(self.key.address, nonce_of(raw))
 
     def _count(self) -> int:
         """Transactions of this key that are in the chain: the next nonce, but for what is pending."""
@@ -467,11 +490,7 @@ class Sender:
         return max(self._used, self._journal.next_nonce())
 
     def _fee(self) -> int:
-        return gas.fee(self._base_fee(), self._limits.fee)
-
-    def _base_fee(self) -> int:
-        with self.chain.errors("reading the gas price"):
-            return self.chain.ethereum.base_fee()
+        return gas.fee(gas.base_fee(self.chain, self._limits.fee), self._limits.fee)
 
     def _sign(self, transaction: Transaction, fee: int, tip: int = gas.TIP) -> Attempt:
         from eth_account import Account

@@ -26,7 +26,8 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, doing TEXT NOT NULL, nonce INTEGER NOT NULL, target TEXT,
     data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL,
-    value TEXT NOT NULL DEFAULT '0', room INTEGER NOT NULL DEFAULT 60000, told INTEGER NOT NULL DEFAULT 1
+    value TEXT NOT NULL DEFAULT '0', room INTEGER NOT NULL DEFAULT 60000, told INTEGER NOT NULL DEFAULT 1,
+    asker TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS attempts (
     tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
@@ -37,6 +38,7 @@ _LATER = (
     ("transactions", "value", "TEXT NOT NULL DEFAULT '0'"),
     ("transactions", "room", "INTEGER NOT NULL DEFAULT 60000"),
     ("transactions", "told", "INTEGER NOT NULL DEFAULT 1"),
+    ("transactions", "asker", "TEXT NOT NULL DEFAULT ''"),
     ("attempts", "gas", "INTEGER NOT NULL DEFAULT 0"),
 )
 """Columns that a journal of an earlier version lacks."""
@@ -48,6 +50,7 @@ CREATE INDEX IF NOT EXISTS transactions_mined ON transactions (nonce) WHERE stat
 CREATE INDEX IF NOT EXISTS transactions_dropped ON transactions (nonce) WHERE state = 'dropped';
 CREATE INDEX IF NOT EXISTS transactions_by_time ON transactions (created);
 CREATE INDEX IF NOT EXISTS transactions_untold ON transactions (id) WHERE told = 0;
+CREATE INDEX IF NOT EXISTS transactions_failed ON transactions (id) WHERE state = 'failed';
 CREATE INDEX IF NOT EXISTS attempts_of_transaction ON attempts (tx);
 """
 
@@ -86,6 +89,15 @@ class Transaction:
     """Wei that goes along."""
     room: int = 60_000
     """As of calls.Call: gas beyond an estimate."""
+    asker: str = ""
+    """Who wants it done; for another the same is another deed."""
+    created: float = 0.0
+    """Wall-clock seconds."""
+
+    @property
+    def content(self) -> tuple[str | None, bytes, int]:
+        """(address called, calldata, wei)"""
+        return self.target, self.data, self.value
 
 
 _PRUNED_MAX = 10_000  # transactions at once
@@ -109,10 +121,12 @@ class TransactionLog:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")  # what is sent must be on disk
         self._db.executescript(_SCHEMA)
+        self._db.execute("BEGIN")
         for table, column, kind in _LATER:
             if column not in [each[1] for each in self._db.execute(f"PRAGMA table_info ({table})")]:
                 self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
                 self._db.execute(_UNTOLD if column == "told" else "")
+        self._db.execute("COMMIT")
         self._db.executescript(_INDEXES)
 
     def close(self) -> None:
@@ -123,7 +137,7 @@ class TransactionLog:
 
     def begin(
         self, name: str | None, doing: str, nonce: int, target: str | None, data: bytes, gas: int, first: Attempt,
-        value: int = 0, room: int = Transaction.room,
+        value: int = 0, room: int = Transaction.room, asker: str = "",
     ) -> Transaction:  # fmt: skip
         """Writes a transaction and its first attempt down. One of the same name that came to nothing makes room for it."""
         with self._mutex:
@@ -131,12 +145,15 @@ class TransactionLog:
             if name is not None:
                 query = "UPDATE transactions SET name = NULL WHERE name = ? AND state IN (?, ?)"
                 self._db.execute(query, (name, FAILED, VOID))
-            row = (name, doing, nonce, target, data, gas, PENDING, time.time(), str(value), room, name is not None)
-            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room, told) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            now, is_told = time.time(), name is not None
+            row = (name, doing, nonce, target, data, gas, PENDING, now, str(value), room, is_told, asker)
+            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room, told, asker) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             number = self._db.execute(query, row).lastrowid
             self._add_attempt(int(number or 0), first)
             self._db.execute("COMMIT")
-        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, None, value, room)
+        return Transaction(
+            int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, None, value, room, asker, now
+        )
 
     def add_attempt(self, transaction: Transaction, attempt: Attempt) -> None:
         with self._mutex:
@@ -170,9 +187,13 @@ class TransactionLog:
         """Those that a reorg might take, the first ones, in order of nonce."""
         return self._select(f"WHERE state = '{MINED}' ORDER BY nonce LIMIT ?", (most,))  # the index knows this text
 
-    def landed_from(self, nonce: int) -> list[Transaction]:
-        """Those that landed at this nonce or a later one, wherever a reorg might take them, in order of nonce."""
-        return self._select("WHERE nonce >= ? AND state IN (?, ?) ORDER BY nonce", (nonce, MINED, FAILED))
+    def landed_from(self, nonce: int, most: int) -> list[Transaction]:
+        """Those that landed at this nonce or a later one, wherever a reorg might take them, the first ones, in order of nonce."""
+        return self._select("WHERE nonce >= ? AND state IN (?, ?) ORDER BY nonce LIMIT ?", (nonce, MINED, FAILED, most))
+
+    def failed(self, most: int) -> list[Transaction]:
+        """The newest ones."""
+        return self._select(f"WHERE state = '{FAILED}' ORDER BY id DESC LIMIT ?", (most,))  # the index knows this text
 
     def dropped(self) -> list[Transaction]:
         """In order of nonce."""
@@ -257,7 +278,7 @@ class TransactionLog:
         self._db.execute(query, row)
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
-        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value, room FROM transactions {clause}"  # noqa: S608
+        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value, room, asker, created FROM transactions {clause}"  # noqa: S608
         with self._mutex:
             return [
                 replace(Transaction(*row), value=int(row[10])) for row in self._db.execute(query, values).fetchall()

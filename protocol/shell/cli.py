@@ -130,7 +130,7 @@ def until_end(thing: _Held) -> _Held:
 
 
 def once_told(note: Callable[[], None]) -> None:
-    """Calls `note` when the command has printed its last word; not where it was interrupted, or nobody read its output."""
+    """Calls `note` when the command has printed its last word and ends well; not where it fails, is interrupted, or nobody reads its output."""
     _afterwards.callback(note)
 
 
@@ -142,31 +142,30 @@ def run(application: typer.Typer, name: str) -> None:
         ended = typer.main.get_command(application)(prog_name=name, standalone_mode=False)
         code = ended if isinstance(ended, int) else 0  # outside standalone mode typer returns the code of an early exit
         sys.stdout.flush()
+        if not code:
+            _afterwards.close()
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:
         _report_usage(error, name)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        _afterwards.pop_all()
         typer.echo("interrupted", err=True)
         code = INTERRUPTED
     except MurmurationError as error:
         report(error)
         code = error.exit_code
     except BrokenPipeError:
-        _afterwards.pop_all()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     except Exception as error:
-        _afterwards.pop_all()
         if (refused := machine.trouble(error)) is None:
             raise
         report(refused)
         code = refused.exit_code
     finally:
-        with _held:
-            _afterwards.close()
+        _afterwards.pop_all()
+        _held.close()
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""The sender of a command, which has told what it did once the command has ended in order."""
+"""The sender of a command, which has told what it did once the command has ended well."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from protocol.identity import Key
 
 
-def command_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits) -> CommandSender:
-    """Open until the command ends. Raises what protocol.chain.command.open_sender does."""
+def command_sender(
+    chain: Chain, key: Key, keystore: Path, limits: SendLimits, *, scope: Path | None = None
+) -> CommandSender:
+    """Open until the command ends. `scope`: the home or run.toml it is for; what was done for another one was another deed.
+
+    Raises what protocol.chain.command.open_sender does.
+    """
     from protocol.chain.command import open_sender
 
-    sender = until_end(open_sender(chain, key, keystore, limits))
+    sender = until_end(open_sender(chain, key, keystore, limits, "" if scope is None else str(scope.resolve())))
     once_told(sender.tell)
     return sender

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from eth_utils import keccak
-from swarm.faulty_endpoint import Drop, FaultyEndpoint, result
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import TransactionLog
-from protocol.errors import DeadlineExceeded
+from protocol.errors import DeadlineExceeded, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import deposits, sender
 
@@ -120,13 +121,46 @@ def test_what_the_only_endpoint_that_answered_invented_is_sent_again_once_the_ot
     assert deposits(world, key.address) == 1
 
 
-def test_a_block_with_the_transaction_confirms_it_where_the_second_endpoint_keeps_no_receipts(
+@pytest.mark.parametrize("many", [1, 2])
+def test_endpoints_that_refuse_receipts_for_a_moment_confirm_nothing(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key, many: int
+) -> None:
+    """As one does whose rate limit is reached: it is there, so the liar is not alone."""
+    faulty.fault = inventing(world, "0x1")
+    refused: list[str] = []
+
+    def fault(method: str, _: list[str]) -> bytes | None:
+        if method != "eth_getTransactionReceipt" or len(refused) >= 12 * many:
+            return None
+        refused.append(method)
+        return error(-32005, "limit exceeded")
+
+    for each in honest:
+        each.fault = fault
+    one = Sender(chain_of(world, faulty, *honest[:many]), key, limits=SendLimits(deadline=20, depth=12))
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert refused
+    assert deposits(world, key.address) == 1
+
+
+def test_a_failure_that_one_shows_as_a_success_is_none(
     world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
 ) -> None:
-    faulty.fault = lambda method, _: result(None) if method == "eth_getTransactionReceipt" else None
-    one = Sender(chain_of(world, honest[0], faulty), key, limits=SendLimits(deadline=5))
-    one.send(one.chain.deposit(key.address, TOKEN))
-    assert deposits(world, key.address) == 1
+    """Its block shows the transaction; only a receipt tells how it ended."""
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        shown = world.anvil.request(method, *params) if method == "eth_getTransactionReceipt" else None
+        return result({**shown, "status": "0x1"}) if shown else None
+
+    faulty.fault = fault
+    one = Sender(chain_of(world, faulty, honest[0]), key, limits=SendLimits(deadline=3))
+    honest[0].fault = lambda method, _: error(-32000, "no receipts") if "Receipt" in method else None
+    call = replace(one.chain.deposit(key.address, TOKEN), room=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, "_gas", lambda *_: 30_000)
+        with pytest.raises((RpcUnavailable, DeadlineExceeded)):
+            one.send(call)
+    assert deposits(world, key.address) == 0
 
 
 def test_a_second_endpoint_is_asked_once_a_deed(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from eth_utils import keccak
 from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
-from protocol.chain import Chain, Sender
+from protocol.chain import Chain, Sender, artifacts
+from protocol.chain.calls import Call
+from protocol.chain.contract import creation
 from protocol.chain.gas import TIP
 from protocol.chain.sender import SendLimits
-from protocol.chain.transaction_log import TransactionLog
-from protocol.errors import DeadlineExceeded, InsufficientFunds, TransactionReverted
+from protocol.chain.transaction_log import FAILED, Attempt, TransactionLog
+from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 from tests.chain.paying import deposits, sender
 
@@ -132,3 +136,59 @@ def test_what_was_refused_costs_one_look_however_much_it_is(world: World, faulty
         return faulty.asked.total() - before
 
     assert asked(6) <= asked(2) + 1
+
+
+def test_one_base_fee_that_is_too_high_stops_nothing(
+    world: World, faulty: FaultyEndpoint, three: Chain, key: Key
+) -> None:
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method != "eth_getBlockByNumber" or params[0] != "latest":
+            return None
+        return result({**world.anvil.request(method, *params), "baseFeePerGas": hex(10**13)})
+
+    faulty.fault = fault
+    Sender(three, key).send(three.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_an_estimate_that_was_too_low_is_not_believed_twice(
+    world: World, faulty: FaultyEndpoint, three: Chain, key: Key
+) -> None:
+    faulty.fault = lambda method, _: result(hex(26_000)) if method == "eth_estimateGas" else None
+    one = Sender(three, key, limits=SendLimits(deadline=5))
+    call = replace(three.deposit(key.address, TOKEN), room=0)
+    with pytest.raises(RpcUnavailable, match="ran out of gas"):
+        one.send(call, name="deposit/1")
+    one.send(call, name="deposit/1")
+    assert deposits(world, key.address) == 1
+
+
+def test_a_low_count_has_only_so_much_doubted(world: World, faulty: FaultyEndpoint, key: Key) -> None:
+    """Of a thousand deeds that failed long ago."""
+    journal = TransactionLog()
+    for number in range(1000):
+        attempt = Attempt(number.to_bytes(32, "big"), b"", 1, 1, 0.0)
+        failed = journal.begin(None, "", number, None, b"", 1, attempt)
+        journal.finish(failed, FAILED, attempt.hash, 5)
+    faulty.fault = lambda method, _: result("0x0") if method == "eth_getTransactionCount" else None
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(deadline=0.1))
+    with suppress(RpcUnavailable, DeadlineExceeded):
+        one.recover()
+    assert faulty.requests < 150
+
+
+def test_where_a_contract_was_deployed_no_endpoint_decides(world: World, faulty: FaultyEndpoint, key: Key) -> None:
+    liar = "0x" + "11" * 20
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        shown = world.anvil.request(method, *params) if "Receipt" in method else None
+        return result({**shown, "contractAddress": liar}) if shown else None
+
+    faulty.fault = fault
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    artifact = artifacts.load("Token")
+    made = creation(chain.ethereum, artifact.abi, artifact.bytecode, key.address)
+    address = Sender(chain, key).send(Call("deploying a token", made)).contract
+    assert address is not None
+    assert address != liar
+    assert world.anvil.request("eth_getCode", address, "latest") != "0x"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,15 @@ import pytest
 from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
-from protocol.chain import Chain, Sender
+from protocol.chain import Chain, Sender, transaction_log
 from protocol.chain.command import CommandSender, open_sender
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import TransactionLog
-from protocol.errors import InsufficientFunds, RpcUnavailable
+from protocol.errors import InsufficientFunds, PreflightError, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import deposits, sender
 
-Opened = Callable[[], CommandSender]
+Opened = Callable[..., CommandSender]
 
 
 class Killed(BaseException):
@@ -44,9 +45,9 @@ def key(world: World) -> Key:
 
 @pytest.fixture
 def opened(world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path) -> Opened:
-    """Begins a command."""
+    """Begins a command, for a home."""
     chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
-    return lambda: open_sender(chain, key, tmp_path / "key.json", SendLimits())
+    return lambda asker="home": open_sender(chain, key, tmp_path / "key.json", SendLimits(), asker)
 
 
 def killed(one: Sender, place: str, amount: int = TOKEN) -> None:
@@ -97,18 +98,35 @@ def test_within_a_command_the_same_is_another_deed(world: World, opened: Opened,
     assert deposits(world, key.address) == 3
 
 
-def test_what_another_command_found_done_and_told_is_told(
+def test_an_equal_deed_for_another_home_is_another_deed(
     world: World, opened: Opened, key: Key, caplog: pytest.LogCaptureFixture
 ) -> None:
     killed(opened(), "_finish")
-    two = opened()
+    other = opened("another home")
     assert "an earlier command was interrupted while depositing stake" in caplog.text
-    two.send(two.chain.transfer_tokens(world.owner.key.address, 1))
-    two.tell()
-    two.close()
-    three = opened()
-    three.send(three.chain.deposit(key.address, TOKEN))
+    assert not other.is_done(other.chain.deposit(key.address, TOKEN))
+    other.send(other.chain.deposit(key.address, TOKEN))
+    other.tell()
+    other.close()
     assert deposits(world, key.address) == 2
+    again = opened()
+    again.send(again.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 2
+
+
+def test_after_a_day_the_same_is_another_deed(
+    world: World, opened: Opened, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what only lands now, however long ago it was signed."""
+    for place, expected in (("_result", 2), ("_finish", 3)):
+        with monkeypatch.context() as patch:
+            patch.setattr("protocol.chain.transaction_log.time.time", lambda: 1.0)
+            killed(opened(), place)
+        one = opened()
+        one.send(one.chain.deposit(key.address, TOKEN))
+        one.tell()
+        one.close()
+        assert deposits(world, key.address) == expected
 
 
 def test_a_deed_that_a_reorg_took_back_swallows_no_other(world: World, opened: Opened, key: Key) -> None:
@@ -181,7 +199,13 @@ def test_a_journal_of_before_knows_what_was_under_way(world: World, opened: Open
     with sqlite3.connect(path) as journal:
         journal.execute("DROP INDEX transactions_untold")
         journal.execute("ALTER TABLE transactions DROP COLUMN told")
-    two = opened()
+        journal.execute("UPDATE transactions SET asker = ''")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transaction_log, "_UNTOLD", "SELECT fails")  # killed on the way
+        with pytest.raises(PreflightError):
+            opened("")
+    gc.collect()  # and its lock ends
+    two = opened("")
     assert two.is_done(two.chain.deposit(key.address, TOKEN))
     assert not two.is_done(two.chain.deposit(key.address, 2 * TOKEN))
 

@@ -124,4 +124,4 @@ def operator_sender(
 
     path = keystore or home.keystore("operator")
     key = home.open_key("operator", password_file, path)
-    return command_sender(chain, key, path, node.chain.limits)
+    return command_sender(chain, key, path, node.chain.limits, scope=home.path)

@@ -26,7 +26,7 @@ def validator_sender(home: Home, settings: ValidatorSettings, chain: Chain, pass
     from protocol.shell.sending import command_sender
 
     key = home.open_key("validator", password_file)
-    return command_sender(chain, key, home.keystore("validator"), settings.chain.limits)
+    return command_sender(chain, key, home.keystore("validator"), settings.chain.limits, scope=home.path)
 
 
 def role_of(seat: Validator, now: int) -> str:

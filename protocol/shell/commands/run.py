@@ -63,7 +63,7 @@ def _sender(
         return Proposal(chain, Proposer(who))
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
-    return command_sender(chain, key, keystore, runfile.client(file)[0].limits)
+    return command_sender(chain, key, keystore, runfile.client(file)[0].limits, scope=file)
 
 
 def _chain(file: Path) -> Chain:
