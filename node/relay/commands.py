@@ -83,6 +83,19 @@ def doctor(
 
 
 @app.command()
+def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show whether others can reach this relay, its peers, the versions it has, what it served, and what to do next.
+
+    Of a relay that runs its network is asked, for some seconds. Needs no password. `murmur net status` shows more.
+    """
+    from protocol.shell import host_status
+
+    place = Home(home, "relay")
+    place.require_config()
+    host_status.report(str(place.path), as_json=as_json)
+
+
+@app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve weights until stopped (Ctrl-C)."""
     from node.relay.checks import CHECKS, RelaySubject

@@ -40,7 +40,8 @@ SECRET = 0o077
 """Rights of others, of which a file with secrets has none."""
 _ENDPOINT_SECONDS = 5.0
 _AHEAD_SECONDS = 30.0  # that blocks may be in the future by this machine's clock, before it is worth a word
-_LOOK_SECONDS = 12.0  # to ask around in the network
+LOOK_SECONDS = 12.0
+"""To ask around in the network."""
 _OWNER = "see that this user may write there: chown -R $(id -un) "
 _SET_CLOCK = "set the clock: sudo timedatectl set-ntp true"
 
@@ -365,7 +366,7 @@ def look_at_network(s: RoleSubject) -> Answer:
     here = standpoint.find(s.standpoint)
     has_chain = _has_chain(s)
     asks_hub = has_chain and (s.needs_hub or s.is_running)
-    found = reachability.look(here if asks_hub else replace(here, chain=None), seconds=_LOOK_SECONDS)
+    found = reachability.look(here if asks_hub else replace(here, chain=None), seconds=LOOK_SECONDS)
     diagnosis.judge_network(found)
     s.found_hub = bool(found.goes_to and found.hub_check and not found.hub_check.problem)
     answering = [way for way in found.ways if not way.problem]

@@ -160,11 +160,11 @@ class RoleSubject:
     @property
     def then(self) -> str:
         """What to do where nothing is wrong."""
-        return self.command("status" if self.is_running and self.role != "relay" else "start")
+        return self.command("status" if self.is_running else "start")
 
     @property
     def listeners(self) -> list[OwnPort]:
-        found = _of_peers(self.settings.peers.listen)
+        found = of_peers(self.settings.peers.listen)
         metrics = self.settings.metrics
         if metrics.port:
             found.append(OwnPort("metrics.port", metrics.host, metrics.port))
@@ -178,14 +178,14 @@ def of_serving(serve: ServingSettings) -> list[OwnPort]:
     return [OwnPort("serve.port", serve.host, serve.port)] if serve.port else []
 
 
-def _of_peers(listen: str) -> list[OwnPort]:
+def of_peers(listen: str, setting: str = "peers.listen") -> list[OwnPort]:
     from protocol.p2p.address import Address
 
     try:
         place = Address.parse(listen)
     except Malformed:  # its own check says so
         return []
-    return [OwnPort("peers.listen", str(place.ip), place.port)] if place.port and place.ip is not None else []
+    return [OwnPort(setting, str(place.ip), place.port)] if place.port and place.ip is not None else []
 
 
 def problem_of(listener: OwnPort) -> OSError | None:

@@ -38,6 +38,7 @@ from protocol.identity import Key, save_keystore
 from protocol.sandbox.confinement import Kernel
 from protocol.settings import toml
 from protocol.shardcast.store import RESERVE_BYTES
+from protocol.shell.bootnode_checks import CHECKS as BOOTNODE
 from protocol.shell.checkup import Check, CheckResult, examine, require_startable
 from protocol.shell.home import Home, locked, only_here
 from tests.cli.conftest import PASSWORD, SPEC, Console, Contributor
@@ -444,7 +445,7 @@ def test_what_could_not_be_mended_is_said() -> None:
     assert (found.health, "not mended: file may not be used" in found.detail) == ("warning", True)
 
 
-@pytest.mark.parametrize("checks", [node_checks.CHECKS, VALIDATOR, RELAY, TRAINER])
+@pytest.mark.parametrize("checks", [node_checks.CHECKS, VALIDATOR, RELAY, TRAINER, BOOTNODE])
 def test_a_check_needs_only_what_was_looked_at_before(checks: Sequence[Check[Any]]) -> None:
     names = [check.name for check in checks]
     assert len(set(names)) == len(names)
