@@ -1,6 +1,6 @@
 """`node …` (= `murmur node …`): what a contributor types. Parse, call, print; the work is done elsewhere.
 
-init.py     init, config show                             operate.py   start, page
+init.py     init, config show                             operate.py   start, logs, page, notify
 stake.py    stake, leave, unstake, rebond, withdraw, claim   inspect.py   status, submissions
 seat.py     rotate, offer, accept                         appeal.py    appeal
 hardware.py hardware                                      doctor.py    doctor

@@ -11,6 +11,7 @@ import typer
 
 from protocol.shell.cli import Fix, Json, PasswordFile, group
 from protocol.shell.home import PEERS, REPORT, Home, default_home
+from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
 app = group("Help others to find each other: the well-known entry to a run's network.")
 HomeOption = Annotated[
@@ -117,3 +118,17 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
             report_file=place.data / REPORT,
             ready=ready, stop=stop, progress=exporter.progress,
         )  # fmt: skip
+
+
+@app.command()
+def logs(
+    home: HomeOption = DEFAULT_HOME, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+) -> None:
+    """Print the newest lines of this bootnode's log, from the file that logging.file names, also across its rotations."""
+    from protocol.settings import load
+    from protocol.shell import log_file
+    from protocol.shell.peers import BootnodeSettings
+
+    place = Home(home, "bootnode")
+    settings = load(BootnodeSettings, place.require_config()).value
+    log_file.show(settings, "murmur-bootnode", place.config, lines=lines, follow=follow, as_json=as_json)
