@@ -116,7 +116,9 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
         "matrix_challenges": read_json(place.challenges), "sums": sums, "calibration": _calibration(spec, notice, read, head),
         "recent": dict(recent), "next": next_step.of_node(situation),
     }  # fmt: skip
-    return told | {"earning": asdict(earning.earning(told))}
+    told |= {"earning": asdict(earning.earning(told))}
+    expected = earning.forecast(log, told, policy.window)
+    return told | {"forecast": None if expected is None else asdict(expected)}
 
 
 def _begun(since: int, now: int) -> bool:
