@@ -14,6 +14,7 @@ policy_warnings.py  what a policy's numbers make pay, said before it is created
 manifest_lookup.py  a version's manifest, by the digest on chain
 sentences.py   events as sentences                      watch.py    a run's events for a terminal
 notify.py      tells an operator by webhook or command
+completion.py  completion in bash and zsh
 repeating.py   `--watch`                               log_file.py  `… logs`
 spec_file.py   the run's spec, kept in the home for when the hub is away
 standpoint.py  from where an operator looks at the network
