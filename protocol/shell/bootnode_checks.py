@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protocol.errors import ConfigError, Malformed, Unavailable
 from protocol.shell.checkup import Answer, Check, NotChecked
-from protocol.shell.role_checks import LOCAL, LOOK_SECONDS
+from protocol.shell.role_checks import LOCAL, LOOK_SECONDS, require_readable
 from protocol.shell.role_subject import OwnPort, RoleSubject, of_peers
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class BootnodeSubject(RoleSubject):
 
     @property
     def needs_hub(self) -> bool:
+        return False
+
+    @property
+    def plays_environments(self) -> bool:
         return False
 
     @property
@@ -59,6 +63,7 @@ class BootnodeSubject(RoleSubject):
 
 
 def look_at_settings(s: BootnodeSubject) -> Answer:
+    require_readable(s.config)
     own = s.own
     others = f", {len(own.bootnodes)} other bootnode{'s' * (len(own.bootnodes) != 1)}" if own.bootnodes else ""
     return f"{s.config}: listens on {own.listen}{others}"

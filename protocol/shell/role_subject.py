@@ -141,7 +141,10 @@ class RoleSubject:
 
     @property
     def is_running(self) -> bool:
-        return holder(self.place.lock_file) is not None
+        """As far as this user may know: the check of the lock says where that is not known."""
+        with suppress(PermissionError):
+            return holder(self.place.lock_file) is not None
+        return False
 
     @cached_property
     def chain(self) -> Chain:
@@ -153,9 +156,14 @@ class RoleSubject:
         """The run's spec, where an earlier command or start kept it here."""
         from protocol.shell import spec_file
 
-        with suppress(MurmurationError):
+        with suppress(MurmurationError, OSError):
             return spec_file.find(self.place, None, None)
         return None
+
+    @property
+    def plays_environments(self) -> bool:
+        """Whether it needs the environments of the run."""
+        return True
 
     @property
     def then(self) -> str:

@@ -42,7 +42,7 @@ class Dispute:
         found = self.accused if ref is None else ref
         done = self.contributor.run("submissions", found.submission_id(self.contributor.world.run).hex())
         assert done.code == 0, done.err
-        return done.out
+        return done.out.replace(f" --home {self.contributor.path}", "")  # which commands of other homes name
 
     def settle(self) -> str:
         """Ends the case; the transaction."""

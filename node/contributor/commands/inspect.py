@@ -45,6 +45,7 @@ def status(
     ] = False,
 ) -> None:
     """Show seat, stake, work and rewards, and what to do next."""
+    from node.contributor import next_step
     from node.contributor.commands import status_text, submission_text
     from protocol.shell.repeating import repeat
 
@@ -58,7 +59,7 @@ def status(
             return collect(place, chain, node.chain.run, log) | newest
 
         def show(data: dict[str, Any]) -> None:
-            status_text.show(data)
+            status_text.show(data | {"next": next_step.as_typed(data["next"], place.command("").strip())})
             if data.get("newest"):
                 typer.echo("\nNewest submissions")
                 submission_text.show_many(data["newest"])
@@ -207,6 +208,7 @@ def submissions(
     as_json: Json = False,
 ) -> None:
     """List submissions, or explain what a validator found in one."""
+    from node.contributor import next_step
     from node.contributor.commands import submission_text
 
     place = open_home(home)
@@ -218,8 +220,9 @@ def submissions(
         if chain is not None and rows:
             add_chain_story(place, chain, node.chain.run, log, found, rows)
     log.close()
+    typed = [row | {"next": next_step.as_typed(row["next"], place.command("").strip())} for row in rows]
     show = (
-        partial(submission_text.show_one, rows[0])
+        partial(submission_text.show_one, typed[0])
         if submission is not None
         else partial(submission_text.show_many, rows)
     )

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def rewards(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show what can be claimed now, what can be claimed when, what each day brought, and what the present rate would bring a day."""
-    from node.contributor import submission_log
+    from node.contributor import next_step, submission_log
     from node.contributor.commands.inspect import collect
     from node.contributor.submission_log import SubmissionLog
 
@@ -31,7 +31,8 @@ def rewards(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     chain, run = open_chain(node), node.chain.run
     with closing(SubmissionLog(place.data / submission_log.FILE)) as log:
         table = tell(collect(place, chain, run, log), log, chain.policy(run).window)
-    emit(table, as_json, lambda: show(table))
+    typed = table | {"next": next_step.as_typed(table["next"], place.command("").strip())}
+    emit(table, as_json, lambda: show(typed))
 
 
 def tell(told: dict[str, Any], log: SubmissionLog, window: int) -> dict[str, Any]:
