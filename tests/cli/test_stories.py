@@ -175,6 +175,20 @@ def test_after_the_last_step_of_the_run_nothing_is_started(contributor: Contribu
     assert "the run is over" in contributor.run("status").out.splitlines()[0]
 
 
+def test_a_node_that_was_stopped_before_the_last_step_hears_of_the_end_by_the_chain(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.home.write_status(state="stopped", last_step=2)
+    for step in range(2):
+        contributor.world.publish(step)
+        told = contributor.status()
+        assert (told["over"], told["next"]) == (False, "node start")
+    contributor.world.publish(2)
+    told = contributor.status()
+    assert (told["over"], told["next"].split(":")[0]) == (True, "node leave")
+    contributor.world.publish(3)  # the trainer went on after all
+    assert contributor.status()["next"] == "node start"
+
+
 def test_a_run_whose_owner_has_paused_it_and_taken_the_budget_is_over(contributor: Contributor) -> None:
     contributor.seat()
     world, runs = contributor.world, contributor.world.chain.runs

@@ -197,6 +197,25 @@ def test_the_chain_is_asked_about_a_submission_once_by_all_who_look_and_keeps_no
         assert len(asked) == 2
 
 
+def test_a_page_of_the_list_shows_a_new_submission_before_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that nobody looked at for an hour answered the first who came with the list of an hour ago."""
+    node = MadeNode(tmp_path).work(days=1)
+    with shown_node(node, node.told()) as page:
+        page.ready()
+        monkeypatch.setattr(NodePageKeeper, "_is_busy", lambda self: True)  # no more turns
+        before = [page.part("list", limit=5) for _ in range(2)]
+        assert before[0] == before[1]
+        with closing(SubmissionLog(node.place.data / submission_log.FILE)) as log:
+            id = node.submit(log, 999, NOW, submission_log.MADE)
+            after = page.part("list", limit=5)
+            assert (after["total"], after["rows"][0]["submission"]) == (before[0]["total"] + 1, id.hex())
+            log.advance(id, submission_log.COMMITTED)
+            assert page.part("list", limit=5)["rows"][0]["state"] == "committed"
+        assert page.part("list", limit=5, state="committed")["rows"][0]["submission"] == id.hex()
+
+
 def test_it_writes_nothing_also_where_a_case_has_ended(tmp_path: Path) -> None:
     node, noted, end = MadeNode(tmp_path).work(days=1), {}, Settlement(Stage.UPHELD, 9, 5, True, b"t" * 32, 7)
     path = node.place.data / submission_log.FILE

@@ -19,7 +19,7 @@ from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain.types import Role, Seat, State
 from protocol.errors import ChainError, PreflightError, RpcUnavailable, VersionMismatch
 from protocol.shell.cli import Json, emit
-from protocol.shell.home import Home, is_alive, read_json
+from protocol.shell.home import LAST_STEP, OVER, Home, is_alive, read_json
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
@@ -90,7 +90,7 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
     cases = case_story.of_seat(chain, run, chain.seat_name(run, address), seat, log) if seat.cases else []
     disputed = _disputed(chain, run, log, now - policy.window)
     recent = log.recent(earning.RECENT)
-    budget, over = chain.status(run), said is not None and bool(said.get("over"))
+    budget, over = chain.status(run), _was_last(said or {}, head)
     paused, emptied = _begun(budget.paused_from, now), _begun(budget.defunded_from, now)
     maturing = ring.waiting(seat.ring, now, policy.window)
     over = over or (paused and emptied)
@@ -120,6 +120,11 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
     told |= {"earning": asdict(earning.earning(told))}
     expected = earning.forecast(log, told, policy.window)
     return told | {"forecast": None if expected is None else asdict(expected)}
+
+
+def _was_last(said: dict[str, Any], head: Publication | None) -> bool:
+    """Whether the node heard that the run is over; or the chain has the version that is made of the step which the trainer called its last."""
+    return bool(said.get(OVER)) or (head is not None and said.get(LAST_STEP) == head.step)
 
 
 def _begun(since: int, now: int) -> bool:
