@@ -29,7 +29,7 @@ class LogTail(logging.Handler):
         except Exception:  # noqa: BLE001  as every handler: a line that cannot be written stops nobody's work
             self.handleError(record)
 
-    def lines(self, hide: Callable[[str], str] = str) -> list[str]:
+    def lines(self, hide: Callable[[str], str]) -> list[str]:
         """`hide` takes secrets out of a line."""
         return [_cut(hide(line)) for line in list(self._lines)]
 
@@ -44,7 +44,7 @@ class LogTail(logging.Handler):
             root.removeHandler(self)
 
 
-def last_of(path: Path, hide: Callable[[str], str] = str) -> list[str]:
+def last_of(path: Path, hide: Callable[[str], str]) -> list[str]:
     """The last lines of a log that another process writes, without what `hide` takes out; none where it cannot be read."""
     try:
         with path.open("rb") as file:

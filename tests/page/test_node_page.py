@@ -493,7 +493,7 @@ def test_it_is_served_by_a_process_with_many_open_files() -> None:
 def test_a_line_that_cannot_be_written_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     tail = LogTail()
     tail.handle(logging.LogRecord("node", logging.INFO, "", 0, "%d", ("one",), None))
-    assert tail.lines() == [] and "Logging error" in capsys.readouterr().err
+    assert tail.lines(str) == [] and "Logging error" in capsys.readouterr().err
 
 
 # ---- ports -------------------------------------------------------------------------------------------------------------------
@@ -541,9 +541,9 @@ def test_a_running_node_names_its_page_in_its_status(tmp_path: Path) -> None:
 
 def test_the_end_of_a_log_file_is_shown_from_a_whole_line_on(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
-    assert last_of(path) == []
+    assert last_of(path, str) == []
     path.write_text("".join(f"line {number} {'x' * 500}\n" for number in range(1_000)))
-    lines = last_of(path)
+    lines = last_of(path, str)
     assert (
         100 < len(lines) <= 200
         and lines[-1].startswith("line 999 ")
