@@ -43,6 +43,8 @@ class Demand:
         self._seen: tuple[int, Commitments | None] = (-1, None)
         self._since = clock.monotonic()  # when what was seen last changed
         self._is_silent = False
+        self.last: int | None = None
+        """The run's last step, as the trainer said last."""
 
     def took(self, seconds: float) -> None:
         """So long this node's last submission took, from the beginning to its commitment."""
@@ -63,7 +65,7 @@ class Demand:
         if need is None or committed is None:
             self._tell_silence("the hub does not say what the trainer needs")
             return ""
-        self._is_silent = False
+        self._is_silent, self.last = False, need.last
         spec = self._c.spec
         found = prospect(
             self._node, need, head.step, committed, max_lag=spec.max_lag, groups=spec.sampling.groups_per_submission,

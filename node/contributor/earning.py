@@ -23,6 +23,7 @@ _BETWEEN = (
 )
 """Beginnings of what a node says that waits for its next turn, as all do."""
 DAY = 86_400
+_LEAST_SECONDS = 3_600  # of work that say how it goes
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,32 @@ def _reason_to_wait(told: Mapping[str, Any]) -> str:
         return "no weights are published yet"
     doing = told["doing"] or {}
     return str(doing.get("reason", "")) if doing.get("state") == "waiting" else ""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a day brings at the present rate, where nothing is rejected."""
+
+    units: int
+    amount: str
+    """In wei."""
+    seconds: int
+    """The stretch of work, up to now, of which this is the rate."""
+    is_capped: bool
+    """Whether the seat could make more than it may have waiting."""
+
+
+def forecast(log: SubmissionLog, told: Mapping[str, Any], window: int) -> Forecast | None:
+    """By what was handed in during the last day; `told` is what else `node status` tells. None where the node earns nothing now, or has worked
+    for less than an hour."""
+    now = told["now"]
+    units, first = log.worked(now - DAY, submission_log.COMMITTED, submission_log.STORED, submission_log.ACCEPTED)
+    seconds = min(DAY, now - first) if first is not None else 0
+    if told["earning"]["state"] == NOT_EARNING or not units or seconds < _LEAST_SECONDS:
+        return None
+    made, most = units * DAY // seconds, told["units_most"] * DAY // (ring.matures_at(0, window))
+    a_day = min(made, most)
+    return Forecast(a_day, str(a_day * int(told["reward"])), seconds, made > most)
 
 
 def by_day(log: SubmissionLog, window: int) -> list[dict[str, Any]]:

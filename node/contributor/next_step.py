@@ -5,13 +5,18 @@ A step is a command, or says from when on there is one; it is empty where all is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from node.contributor import submission_log
+from node.contributor.main import COMMANDS
 from protocol.chain.types import Account, Policy, Role, Seat, State
 from protocol.shell.money import SYMBOL, tokens
 from protocol.shell.sentences import when
+
+_COMMAND = re.compile(rf"\bnode (?:{'|'.join(COMMANDS)})\b(?: (?:[0-9.]+|[0-9a-f]{{12}})\b)?")
+"""A command in a step, with the amount or submission that it is about."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Situation:
     is_running: bool
     is_over: bool
     """The run."""
+
+
+def as_typed(step: str, home: str) -> str:
+    """A step with every command as it is to be typed; `home` is what follows it, `--home …` or nothing."""
+    return _COMMAND.sub(lambda found: f"{found[0]} {home}".rstrip(), step)
 
 
 def of_node(s: Situation) -> str:

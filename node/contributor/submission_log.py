@@ -188,6 +188,13 @@ class SubmissionLog:
         with self._lock:
             return self._db.execute(query, (day,)).fetchall()
 
+    def worked(self, since: int, *states: str) -> tuple[int, int | None]:
+        """Units made from that block time on, in the given states; and when the oldest of all that is not forgotten was made."""
+        query = f"SELECT coalesce(sum(units), 0) FROM submissions WHERE state IN ({_marks(states)}) AND made_at >= ?"  # noqa: S608
+        with self._lock:
+            (units,) = self._db.execute(query, (*states, since)).fetchone()
+            return units, self._db.execute("SELECT min(made_at) FROM submissions").fetchone()[0]
+
     def judged_since(self, time: int) -> list[LoggedSubmission]:
         """Those made from that block time on of which there is a verdict, oldest first."""
         return list(

@@ -46,7 +46,7 @@ from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.shell import machine
 from protocol.shell.connection import Connection
-from protocol.shell.home import Home
+from protocol.shell.home import LAST_STEP, Home
 from protocol.shell.notify import Notifier
 from protocol.shell.signals import Ending
 
@@ -341,4 +341,5 @@ class Worker:
         _SECONDS.add(now - self._since, phase=self._phase)
         self._phase, self._since = state, now
         self._watchdog.says(state)
-        self._home.write_status(state=state, **self._pace, **more)
+        last = self._demand.last if self._demand is not None else None
+        self._home.write_status(state=state, **self._pace, **({LAST_STEP: last} if last is not None else {}), **more)

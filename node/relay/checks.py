@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 class RelaySubject(RoleSubject):
     settings: RelaySettings
 
+    @property
+    def plays_environments(self) -> bool:
+        return False
+
     def _read(self) -> RelaySettings:
         from node.relay.service import RelaySettings
         from protocol.settings import load

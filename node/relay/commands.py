@@ -9,6 +9,7 @@ import typer
 
 from protocol.shell.cli import Fix, Json, PasswordFile, emit, group
 from protocol.shell.home import Home, default_home
+from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
 app = group("Lend bandwidth: fetch new weights first and serve them to nodes.")
 HomeOption = Annotated[
@@ -83,6 +84,19 @@ def doctor(
 
 
 @app.command()
+def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show whether others can reach this relay, its peers, the versions it has, what it served, and what to do next.
+
+    Of a relay that runs its network is asked, for some seconds. Needs no password. `murmur net status` shows more.
+    """
+    from protocol.shell import host_status
+
+    place = Home(home, "relay")
+    place.require_config()
+    host_status.report(str(place.path), as_json=as_json)
+
+
+@app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve weights until stopped (Ctrl-C)."""
     from node.relay.checks import CHECKS, RelaySubject
@@ -96,3 +110,17 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     settings = subject.settings
     with role(place, settings, password_file, what="a look at the head", pays_gas=False) as up:
         RelayService(up.connection, place, settings.serve, up.ending, progress=up.progress).run()
+
+
+@app.command()
+def logs(
+    home: HomeOption = DEFAULT_HOME, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+) -> None:
+    """Print the newest lines of this relay's log, from the file that logging.file names, also across its rotations."""
+    from node.relay.service import RelaySettings
+    from protocol.settings import load
+    from protocol.shell import log_file
+
+    place = Home(home, "relay")
+    settings = load(RelaySettings, place.require_config()).value
+    log_file.show(settings, "murmur-relay", place.config, lines=lines, follow=follow, as_json=as_json)

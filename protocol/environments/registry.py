@@ -102,6 +102,19 @@ def version_of(package: str) -> str:
     return kind.version or registered.version or ("" if kind.Spec.from_files else __version__)
 
 
+def require_installed(spec: EnvironmentSpec) -> str:
+    """What this machine has of a spec's environment, as far as that can be said without running anything of a stranger's: its name and version.
+    Raises ConfigError or VersionMismatch where it has another or none."""
+    _require_content(spec)
+    if find(spec.package).distribution is None:
+        _require_version(spec, version_of(spec.package))
+    if spec.package == "verifiers":
+        from protocol.environments.tasksets.opened import require_verifiers
+
+        require_verifiers()
+    return f"{spec.package} {spec.version}"
+
+
 def open_environment(spec: EnvironmentSpec, *, held_out: bool) -> Environment:
     """The environment of a spec. Raises ConfigError or VersionMismatch where this machine does not have it so."""
     _require_content(spec)
@@ -109,17 +122,21 @@ def open_environment(spec: EnvironmentSpec, *, held_out: bool) -> Environment:
     if not isinstance(spec, kind.Spec):
         wants = "task files: name them in `files`" if kind.Spec.from_files else "seeds, and takes no `files`"
         raise ConfigError(f"the environment {spec.package!r} draws its problems from {wants}")
-    if spec.version != here:
-        raise VersionMismatch(
-            f"the run wants {spec.package} {spec.version}; installed is {here}",
-            hint=f"install {spec.package}=={spec.version}",
-        )
+    _require_version(spec, here)
     if spec.exact and not kind.exact:
         raise ConfigError(
             f"{spec.package} does not score exactly: its rewards cannot be slashed",
             hint="say exact = false in the spec",
         )
     return kind(spec, held_out=held_out)
+
+
+def _require_version(spec: EnvironmentSpec, here: str) -> None:
+    if spec.version != here:
+        raise VersionMismatch(
+            f"the run wants {spec.package} {spec.version}; installed is {here}",
+            hint=f"install {spec.package}=={spec.version}",
+        )
 
 
 def _require_content(spec: EnvironmentSpec) -> None:

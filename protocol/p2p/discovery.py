@@ -67,6 +67,8 @@ class Discovery:
         self._provide_again = trio.Event()
         self._provided = trio.Event()
         self._news = trio.Event()  # what a report says has changed
+        self.provided: float | None = None
+        """When provider records were placed last, by the wall clock."""
         self.bound: Address | None = None
         self.own: tuple[Address, ...] = ()
         self.dropped: Counter[str] = Counter()
@@ -158,6 +160,8 @@ class Discovery:
             }
             for service in self.announcements():  # where we are may have been learned only now
                 self._notice(service)
+            if self._holders:
+                self.provided = self.node.wall()
             self._provided.set()
             self._news.set()
             self._provided = trio.Event()

@@ -56,6 +56,7 @@ def report(discovery: Discovery, state: str) -> dict[str, Any]:
         "reason": "" if membership.is_joined else membership.reason(),
         "bootnodes": bootnodes, "known": len(dht.table), "peers": peers, "records": len(dht.records),
         "inbound": len(connections) - outbound, "outbound": outbound, "welcomed": node.welcomed, "provides": provided,
+        "provided": discovery.provided,
         "counts": dict(node.counts + discovery.dropped),
         "gossip": summary(discovery.gossip.mesh) if discovery.gossip else None,
     }  # fmt: skip

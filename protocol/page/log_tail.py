@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from protocol.logs import TextFormatter
 
 LINES = 200
 _BYTES = 64 << 10
-_LETTERS = 2_000  # of a line
+_LETTERS = 2_000  # of a line that is shown
+_KEPT_LETTERS = 8_000  # of one that is kept: what is hidden is hidden before a line is cut, or half a secret would not be known for one
 
 
 class LogTail(logging.Handler):
@@ -24,12 +25,13 @@ class LogTail(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(_cut(self.format(record)))
+            self._lines.append(_cut(self.format(record), _KEPT_LETTERS))
         except Exception:  # noqa: BLE001  as every handler: a line that cannot be written stops nobody's work
             self.handleError(record)
 
-    def lines(self) -> list[str]:
-        return list(self._lines)
+    def lines(self, hide: Callable[[str], str]) -> list[str]:
+        """`hide` takes secrets out of a line."""
+        return [_cut(hide(line)) for line in list(self._lines)]
 
     @contextmanager
     def following(self) -> Iterator[LogTail]:
@@ -42,8 +44,8 @@ class LogTail(logging.Handler):
             root.removeHandler(self)
 
 
-def last_of(path: Path) -> list[str]:
-    """The last lines of a log that another process writes; none where it cannot be read."""
+def last_of(path: Path, hide: Callable[[str], str]) -> list[str]:
+    """The last lines of a log that another process writes, without what `hide` takes out; none where it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -52,12 +54,12 @@ def last_of(path: Path) -> list[str]:
     except OSError:
         return []
     whole = lines[1:] if size > _BYTES else lines
-    return [_cut(line) for line in whole[-LINES:]]
+    return [_cut(hide(line)) for line in whole[-LINES:]]
 
 
-def _cut(line: str) -> str:
-    """Without the word that would be cut: half a secret is not known for one."""
-    if len(line) <= _LETTERS:
+def _cut(line: str, letters: int = _LETTERS) -> str:
+    """Without the word that would be cut."""
+    if len(line) <= letters:
         return line
-    kept = line[:_LETTERS]
+    kept = line[:letters]
     return kept[: max(kept.rfind(" "), kept.rfind("\n")) + 1] + "…"

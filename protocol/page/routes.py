@@ -13,6 +13,7 @@ here writes.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -24,18 +25,27 @@ from protocol.errors import MurmurationError, Unavailable
 from protocol.page.assets import Asset
 from protocol.page.keeper import Keeper, PageContent
 
+log = logging.getLogger(__name__)
+
 WAIT_MAX = 25
 """Seconds for which an event is waited for."""
 _AGAIN_MS = 1500  # before a browser asks for the next event
+_TROUBLE = "This cannot be shown now; the log says why."
 
 
 def create_app(shown: Callable[[str], str] = str) -> FastAPI:
-    """An app without routes, whose errors are JSON. `shown`: what browsers see of an error's text."""
+    """An app without routes, whose errors are JSON. `shown`: what browsers see of what is only busy or away. Other errors name files of this machine: they are for the log."""
     app = FastAPI(title="Murmuration", docs_url=None, redoc_url=None, openapi_url=None)
+    told = ""
 
     @app.exception_handler(MurmurationError)
     async def refuse(_: Request, error: MurmurationError) -> Response:
-        return JSONResponse({"error": shown(str(error))}, 503 if isinstance(error, Unavailable) else 500)
+        nonlocal told
+        if isinstance(error, Unavailable):
+            return JSONResponse({"error": shown(str(error))}, 503)
+        if told != (told := str(error)):
+            log.warning("the page cannot show what it was asked for: %s", error)
+        return JSONResponse({"error": _TROUBLE}, 500)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_query(_: Request, error: RequestValidationError) -> Response:

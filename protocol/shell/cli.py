@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -74,12 +74,12 @@ class LazyGroups(TyperGroup):
     """Command groups of all installed packages, each imported at its first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(_groups())
+        return sorted([*_groups(), *(name for name, command in self.commands.items() if not command.hidden)])
 
     def get_command(self, ctx: Any, name: str) -> Any:
         found = _groups().get(name)
         if found is None:
-            return None
+            return super().get_command(ctx, name)
         command = typer.main.get_command(found.load())
         command.name = name
         return command
@@ -113,6 +113,26 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
     if version:
         typer.echo(f"murmuration {__version__}")
         raise typer.Exit
+
+
+@app.command("completion")
+def _completion(shell: Annotated[Literal["bash", "zsh"], typer.Argument(help="The shell that completes.")]) -> None:
+    """Print what completes `murmur` and `node` in bash or zsh.
+
+    Put eval "$(murmur completion bash)" into ~/.bashrc, or eval "$(murmur completion zsh)" into ~/.zshrc behind compinit.
+    """
+    from protocol.shell.completion import script
+
+    typer.echo(script(shell), nl=False)
+
+
+@app.command("complete", hidden=True)
+def _complete(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """What the last of these words may become; for the shell."""
+    from protocol.shell.completion import candidates
+
+    for word, text in candidates(typer.main.get_command(app), words or []):
+        typer.echo(f"{word}\t{text}" if text else word)
 
 
 def main() -> None:

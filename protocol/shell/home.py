@@ -30,6 +30,8 @@ PASSWORD_VARIABLE = "MURMUR_PASSWORD"  # noqa: S105  the name of a variable, not
 
 PEERS, REPORT = "peers.json", "network.json"
 """In the data folder of a home, or in the hub's: peers for the next start, and what the running host says of itself."""
+OVER, LAST_STEP = "over", "last_step"
+"""In a status, also of a role that has stopped: that the run is over, and the last step that the trainer wants to make."""
 
 
 def default_home(role: str) -> Path:

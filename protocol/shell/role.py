@@ -1,7 +1,7 @@
 """A role in the foreground: what every `… start` brings up before its service runs, in the order in which one needs the other.
 
 Settings are there already. Logging; the key; signals that end the role; the locks of home and key; metrics; chain and peers, and their gossip.
-Whatever ends it, the status says that it stopped, and whether the run was over.
+Whatever ends it, the status says that it stopped, whether the run was over, and which step is its last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocol.logs import LoggingSettings, set_up_logging
 from protocol.metrics import MetricsSettings
 from protocol.shell import gas, spec_file
 from protocol.shell.connection import Connection, connect
-from protocol.shell.home import PEERS, REPORT, Home, only_here
+from protocol.shell.home import LAST_STEP, OVER, PEERS, REPORT, Home, only_here
 from protocol.shell.peers import PeerSettings
 from protocol.shell.signals import Ending, until_signalled
 
@@ -79,8 +79,8 @@ def role(
             yield RunningRole(connection, ending, exporter.progress)
         finally:
             try:
-                over = {"over": True} if (place.read_status() or {}).get("over") else {}
-                place.write_status(state="stopped", **over)
+                said = place.read_status() or {}
+                place.write_status(state="stopped", **{name: said[name] for name in (OVER, LAST_STEP) if name in said})
             except PreflightError as error:  # a full disk; why the role ended is said by another error, or by none
                 log.warning("%s", error)
     if not is_up:

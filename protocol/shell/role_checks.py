@@ -6,9 +6,11 @@ all roles, write a function from the subject to what is well, or to a warning an
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+import pwd
 import shutil
 import stat
 from contextlib import suppress
@@ -40,8 +42,9 @@ SECRET = 0o077
 """Rights of others, of which a file with secrets has none."""
 _ENDPOINT_SECONDS = 5.0
 _AHEAD_SECONDS = 30.0  # that blocks may be in the future by this machine's clock, before it is worth a word
-_LOOK_SECONDS = 12.0  # to ask around in the network
-_OWNER = "see that this user may write there: chown -R $(id -un) "
+_PORTS_OF_ROOT = 1024
+LOOK_SECONDS = 12.0
+"""To ask around in the network."""
 _SET_CLOCK = "set the clock: sudo timedatectl set-ntp true"
 
 
@@ -49,25 +52,67 @@ _SET_CLOCK = "set the clock: sudo timedatectl set-ntp true"
 
 
 def look_at_settings(s: RoleSubject) -> Answer:
+    require_readable(s.config)
     chain = s.settings.chain
     return f"{s.config}: run {chain.run} on chain {chain.chain_id}"
 
 
+def require_readable(config: Path) -> None:
+    """Raises PreflightError where the settings are not this user's to read."""
+    with suppress(FileNotFoundError):
+        try:
+            config.open("rb").close()
+        except PermissionError as error:
+            raise PreflightError(f"this user may not read {config}", hint=_mend_rights(config)) from error
+
+
 def look_at_home(s: RoleSubject) -> Answer:
     """That this user may write there, and nobody else may read what is secret."""
-    if not s.folder.exists():
+    try:
+        is_there = s.folder.exists()
+    except PermissionError as error:
+        raise PreflightError(f"this user may not look at {s.folder}", hint=_mend_rights(s.folder)) from error
+    if not is_there:
         if s.is_made_by_start:
             return f"{s.folder} is made at the first start"
         raise ConfigError(f"{s.config} does not exist", hint=s.init)
-    if not os.access(s.folder, os.R_OK | os.W_OK | os.X_OK):
-        is_ours, read_only = s.folder.stat().st_uid == os.geteuid(), os.statvfs(s.folder).f_flag & os.ST_RDONLY
-        if read_only:
+    if not os.access(s.folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        if os.statvfs(s.folder).f_flag & os.ST_RDONLY:
             raise PreflightError(f"{s.folder} is on a read-only disk", hint="mount it writable, or use another folder")
-        hint = f"chmod u+rwx {s.folder}" if is_ours else f"{_OWNER}{s.folder}"
-        raise PreflightError(f"this user may not write to {s.folder}", hint=hint)
+        raise PreflightError(f"this user may not write to {s.folder}", hint=_mend_rights(s.folder))
     if readable := _readable(s):
         return f"others may read {_names(readable)}", s.command("doctor") + " --fix"
     return f"{s.folder}, of this user alone"
+
+
+def _mend_rights(path: Path) -> str:
+    """What to do about a file or folder that this user may not use: it, or one that leads there, is another's or has no rights."""
+    place = next((each for each in (path, *path.absolute().parents) if _can_be_seen(each)), path)
+    closed = next(
+        (
+            each
+            for each in reversed((place, *place.absolute().parents))
+            if not os.access(each, os.X_OK, effective_ids=True)
+        ),
+        place,
+    )
+    owner = closed.stat().st_uid
+    if owner == os.geteuid():
+        return f"chmod u+rw{'x' if closed.is_dir() else ''} {closed}"
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"#{owner}"
+    if closed != path:
+        return f"{closed} is user {name}'s: run this as that user (sudo -u {name} …), or use another --home"
+    return f"it is user {name}'s: run this as that user (sudo -u {name} …), or give it to this one: sudo chown -R $(id -un) {path}"
+
+
+def _can_be_seen(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
 
 
 def mend_home(s: RoleSubject) -> str:
@@ -103,7 +148,7 @@ def look_at_keys(s: RoleSubject) -> Answer:
     except FileNotFoundError:
         raise ConfigError(f"there is no key at {file}", hint=s.init) from None
     except OSError as error:
-        raise PreflightError(f"cannot read the keystore {file}: {error.strerror}", hint=f"{_OWNER}{file}") from error
+        raise PreflightError(f"cannot read the keystore {file}: {error.strerror}", hint=_mend_rights(file)) from error
     if stat.S_IMODE(mode) & SECRET:
         raise PreflightError(f"others may read the keystore {file}", hint=f"chmod 600 {file}")
     try:
@@ -124,7 +169,7 @@ def look_at_password(s: RoleSubject) -> Answer:
 
 def look_at_lock(s: RoleSubject) -> Answer:
     """The kernel lets go of the lock of a process that has ended: one that is held is in use, by a child of it at least."""
-    held = {file: by for file in s.locks if (by := holder(file)) is not None}
+    held = {file: by for file in s.locks if (by := _holder(file)) is not None}
     for file, by in held.items():
         if not _is_alive(by):
             raise LockHeld(
@@ -141,6 +186,15 @@ def look_at_lock(s: RoleSubject) -> Answer:
     return f"process {next(iter(held.values()))} runs this {s.role}" if held else "free: it does not run"
 
 
+def _holder(lock: Path) -> str | None:
+    try:
+        return holder(lock)
+    except PermissionError as error:
+        raise PreflightError(
+            f"whether it runs cannot be told: the lock {lock} may not be opened", hint=_mend_rights(lock)
+        ) from error
+
+
 def _is_alive(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)
@@ -155,7 +209,7 @@ def look_at_disk(s: RoleSubject) -> Answer:
     """Room for what arrives. A role that starts goes on with what it has, so that it is warned and no more."""
     from protocol.shardcast.store import RESERVE_BYTES
 
-    folder = next(path for path in (s.folder, *s.folder.absolute().parents) if path.exists())
+    folder = next(path for path in (s.folder, *s.folder.absolute().parents) if _can_be_seen(path))
     usage, inodes = shutil.disk_usage(folder), os.statvfs(folder)
     said = f"{size(usage.free)} of {size(usage.total)} free in {folder}"
     hint = f"free some space: du -xh {folder} | sort -h | tail"
@@ -219,7 +273,7 @@ def _unneeded(s: RoleSubject) -> list[Path]:
 
 
 def look_at_versions(s: RoleSubject) -> Answer:
-    """That the installed packages are those that this version was made for."""
+    """That the installed packages are those that this version was made for, and the run's environments are here as its spec has them."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -239,11 +293,20 @@ def look_at_versions(s: RoleSubject) -> Answer:
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise PreflightError("; ".join(wrong[:3]) + more, hint="install murmuration again, or run scripts/setup")
-    return (
-        f"murmuration {__version__}, Python {platform.python_version()}, Linux {platform.release()}"
-        if (platform.system() == "Linux")
-        else f"murmuration {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    )
+    system = f"Linux {platform.release()}" if platform.system() == "Linux" else platform.platform()
+    environments = _environments(s)
+    return ", ".join([f"murmuration {__version__}", f"Python {platform.python_version()}", system, *environments])
+
+
+def _environments(s: RoleSubject) -> list[str]:
+    """Of the run, as far as its spec is here. Raises ConfigError or VersionMismatch."""
+    from protocol.environments import registry
+
+    spec = None
+    if s.plays_environments:
+        with suppress(MurmurationError, OSError):  # of run.toml, which another check looks at
+            spec = s.spec
+    return [registry.require_installed(each) for each in spec.environments] if spec is not None else []
 
 
 def look_at_ports(s: RoleSubject) -> Answer:
@@ -251,6 +314,12 @@ def look_at_ports(s: RoleSubject) -> Answer:
         return "those of the running role"
     for listener in s.listeners:
         if problem := problem_of(listener):
+            if problem.errno == errno.EACCES and listener.port < _PORTS_OF_ROOT:
+                raise PreflightError(
+                    f"this user may not listen on {listener} ({listener.setting}): ports below {_PORTS_OF_ROOT} are root's",
+                    hint=f"set {listener.setting} to a port from {_PORTS_OF_ROOT} on, and forward {listener.port} to it in router or proxy; "
+                    "or give a service AmbientCapabilities=CAP_NET_BIND_SERVICE (systemctl edit)",
+                )
             raise PreflightError(
                 f"cannot listen on {listener} ({listener.setting}): {problem.strerror}",
                 hint=f"ss -ltnp 'sport = :{listener.port}' names who does; or set {listener.setting}",
@@ -365,7 +434,7 @@ def look_at_network(s: RoleSubject) -> Answer:
     here = standpoint.find(s.standpoint)
     has_chain = _has_chain(s)
     asks_hub = has_chain and (s.needs_hub or s.is_running)
-    found = reachability.look(here if asks_hub else replace(here, chain=None), seconds=_LOOK_SECONDS)
+    found = reachability.look(here if asks_hub else replace(here, chain=None), seconds=LOOK_SECONDS)
     diagnosis.judge_network(found)
     s.found_hub = bool(found.goes_to and found.hub_check and not found.hub_check.problem)
     answering = [way for way in found.ways if not way.problem]
@@ -399,8 +468,8 @@ LOCAL: tuple[Check[RoleSubject], ...] = (
     Check("password", look_at_password, ("keys",), seconds=30),
     Check("lock", look_at_lock, ("settings",), starts=True),
     Check("disk", look_at_disk, starts=True),
-    Check("downloads", look_at_downloads, ("settings",), mend=mend_downloads),
-    Check("ports", look_at_ports, ("settings",), starts=True),
+    Check("downloads", look_at_downloads, ("lock",), mend=mend_downloads),
+    Check("ports", look_at_ports, ("lock",), starts=True),
     Check("versions", look_at_versions),
 )
 SANDBOX: tuple[Check[RoleSubject], ...] = (Check("sandbox", look_at_sandbox),)

@@ -141,7 +141,10 @@ class RoleSubject:
 
     @property
     def is_running(self) -> bool:
-        return holder(self.place.lock_file) is not None
+        """As far as this user may know: the check of the lock says where that is not known."""
+        with suppress(PermissionError):
+            return holder(self.place.lock_file) is not None
+        return False
 
     @cached_property
     def chain(self) -> Chain:
@@ -153,18 +156,23 @@ class RoleSubject:
         """The run's spec, where an earlier command or start kept it here."""
         from protocol.shell import spec_file
 
-        with suppress(MurmurationError):
+        with suppress(MurmurationError, OSError):
             return spec_file.find(self.place, None, None)
         return None
 
     @property
+    def plays_environments(self) -> bool:
+        """Whether it needs the environments of the run."""
+        return True
+
+    @property
     def then(self) -> str:
         """What to do where nothing is wrong."""
-        return self.command("status" if self.is_running and self.role != "relay" else "start")
+        return self.command("status" if self.is_running else "start")
 
     @property
     def listeners(self) -> list[OwnPort]:
-        found = _of_peers(self.settings.peers.listen)
+        found = of_peers(self.settings.peers.listen)
         metrics = self.settings.metrics
         if metrics.port:
             found.append(OwnPort("metrics.port", metrics.host, metrics.port))
@@ -178,14 +186,14 @@ def of_serving(serve: ServingSettings) -> list[OwnPort]:
     return [OwnPort("serve.port", serve.host, serve.port)] if serve.port else []
 
 
-def _of_peers(listen: str) -> list[OwnPort]:
+def of_peers(listen: str, setting: str = "peers.listen") -> list[OwnPort]:
     from protocol.p2p.address import Address
 
     try:
         place = Address.parse(listen)
     except Malformed:  # its own check says so
         return []
-    return [OwnPort("peers.listen", str(place.ip), place.port)] if place.port and place.ip is not None else []
+    return [OwnPort(setting, str(place.ip), place.port)] if place.port and place.ip is not None else []
 
 
 def problem_of(listener: OwnPort) -> OSError | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -33,13 +34,17 @@ from node.relay.checks import CHECKS as RELAY
 from node.relay.checks import RelaySubject
 from node.validator.commands.checks import CHECKS as VALIDATOR
 from node.validator.commands.checks import ValidatorSubject
+from protocol.environments import registry
 from protocol.errors import PreflightError
 from protocol.identity import Key, save_keystore
+from protocol.runspec import RunSpec
 from protocol.sandbox.confinement import Kernel
 from protocol.settings import toml
 from protocol.shardcast.store import RESERVE_BYTES
+from protocol.shell.bootnode_checks import CHECKS as BOOTNODE
 from protocol.shell.checkup import Check, CheckResult, examine, require_startable
 from protocol.shell.home import Home, locked, only_here
+from protocol.shell.role_checks import LOCAL
 from tests.cli.conftest import PASSWORD, SPEC, Console, Contributor
 from tests.clock import VirtualClock
 from tests.p2p.network import Network
@@ -129,9 +134,79 @@ def test_without_a_home_the_next_step_is_init(tmp_path: Path) -> None:
 
 
 def test_a_home_that_may_not_be_written_fails(place: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may do anything
+    monkeypatch.setattr("os.access", lambda path, mode, **_: path != place.path)  # root may do anything
     found = look(RelaySubject(place), "home")
     assert (found.health, found.hint) == ("failed", f"chmod u+rwx {place.path}")
+
+
+@pytest.fixture
+def stranger(place: Home) -> Iterator[Callable[[], None]]:
+    """Makes another user of this process, who may enter the folder of the test."""
+    if os.geteuid():
+        pytest.skip("only root may become another user")
+    for folder in place.path.parents:
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o55)
+    yield lambda: os.seteuid(65_534)
+    os.seteuid(0)
+
+
+def given(path: Path, *, but: Path) -> None:
+    """To that user, all in it except one file."""
+    for each in (path, *path.rglob("*")):
+        os.chown(each, 0 if each == but else 65_534, -1)
+
+
+@pytest.mark.parametrize("name", ["settings", "keys", "lock"])
+def test_a_file_that_belongs_to_another_user_says_whose_it_is_and_what_to_do(
+    place: Home, stranger: Callable[[], None], name: str
+) -> None:
+    file = {"settings": place.config, "keys": place.keystore("relay"), "lock": place.lock_file}[name]
+    place.lock_file.touch(mode=0o600)
+    given(place.path, but=file)
+    stranger()
+    found = look(RelaySubject(place), name)
+    assert (found.health, str(file) in found.detail) == ("failed", True), found
+    assert (
+        found.hint
+        == f"it is user root's: run this as that user (sudo -u root …), or give it to this one: sudo chown -R $(id -un) {file}"
+    )
+    with pytest.raises(PreflightError, match=r"may not|cannot read"):
+        require_startable(RELAY, RelaySubject(place, starting=True))
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_a_home_without_rights_fails_once(place: Home, stranger: Callable[[], None], mine: bool) -> None:
+    (place.path / "spec.json").touch()
+    if mine:
+        given(place.path, but=Path())
+    place.path.chmod(0)
+    stranger()
+    found = {one.name: one for one in examine(LOCAL, RelaySubject(place))}
+    assert [name for name, one in found.items() if one.health == "failed"] == ["home"], found
+    assert (f"chmod u+rwx {place.path}" == found["home"].hint) == mine
+    assert ("sudo chown -R $(id -un)" in found["home"].hint) != mine
+
+
+def test_a_home_that_nobody_may_look_for_fails_once(place: Home, stranger: Callable[[], None]) -> None:
+    place.path.parent.chmod(0o700)
+    stranger()
+    found = {one.name: one for one in examine(LOCAL, RelaySubject(place))}
+    assert [name for name, one in found.items() if one.health == "failed"] == ["home"], found
+    assert found["home"].hint.startswith(f"{place.path.parent} is user root's: run this as that user (sudo -u root …)")
+    assert "chown" not in found["home"].hint
+
+
+def test_a_port_that_is_roots_says_so(tmp_path: Path, chain: Chain, place: Home, stranger: Callable[[], None]) -> None:
+    serve = {"host": "127.0.0.1", "port": 443, "public_url": "http://relay.example:443"}
+    place = settle(tmp_path / "relay", chain.url, serve=serve)
+    given(place.path, but=Path())
+    stranger()
+    found = look(RelaySubject(place), "ports")
+    assert found.health == "failed"
+    assert found.detail == "this user may not listen on 127.0.0.1:443 (serve.port): ports below 1024 are root's"
+    assert "from 1024 on" in found.hint
+    assert "CAP_NET_BIND_SERVICE" in found.hint
 
 
 def test_settings_that_cannot_be_read_fail_with_the_nearest_key(place: Home) -> None:
@@ -292,6 +367,27 @@ def test_packages_that_this_version_was_not_made_for_fail(place: Home, monkeypat
     assert found.detail.startswith("no-such-package is missing; pydantic is ")
 
 
+def test_environments_of_the_run_that_are_not_here_as_its_spec_has_them_fail(place: Home) -> None:
+    assert "environments" not in look(ValidatorSubject(place), "versions", VALIDATOR).detail
+    text = json.loads(SPEC.canonical())
+    environment = text["environments"][0]
+
+    def versions(role: type = ValidatorSubject, **changes: object) -> CheckResult:
+        spec = RunSpec.model_validate(text | {"environments": [environment | changes]})
+        (place.path / "spec.json").write_bytes(spec.canonical())
+        return look(role(place), "versions", VALIDATOR)
+
+    here = registry.version_of(environment["package"])
+    well = versions(version=here)
+    assert (well.health, f"{environment['package']} {here}" in well.detail) == ("ok", True), well
+    other = versions(version="0.0.1")
+    assert (other.health, other.exit_code) == ("failed", 10)
+    assert f"the run wants {environment['package']} 0.0.1; installed is {here}" in other.detail
+    gone = versions(package="no-such-tasks", version="1")
+    assert (gone.health, "no environment is called 'no-such-tasks' here" in gone.detail) == ("failed", True)
+    assert versions(RelaySubject, package="no-such-tasks", version="1").health == "ok", "a relay plays none"
+
+
 @pytest.mark.parametrize("kernel, health", [(Kernel(6, True), "ok"), (Kernel(0, False), "warning")])
 def test_the_sandbox_of_this_kernel_is_looked_at(
     place: Home, monkeypatch: pytest.MonkeyPatch, kernel: Kernel, health: str
@@ -444,7 +540,7 @@ def test_what_could_not_be_mended_is_said() -> None:
     assert (found.health, "not mended: file may not be used" in found.detail) == ("warning", True)
 
 
-@pytest.mark.parametrize("checks", [node_checks.CHECKS, VALIDATOR, RELAY, TRAINER])
+@pytest.mark.parametrize("checks", [node_checks.CHECKS, VALIDATOR, RELAY, TRAINER, BOOTNODE])
 def test_a_check_needs_only_what_was_looked_at_before(checks: Sequence[Check[Any]]) -> None:
     names = [check.name for check in checks]
     assert len(set(names)) == len(names)

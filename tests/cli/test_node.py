@@ -11,6 +11,7 @@ import pytest
 from swarm.pace import Patience
 from swarm.world import TOKEN, World
 
+from node.contributor import next_step
 from node.contributor import submission_log as states
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Stage, State
@@ -324,7 +325,7 @@ def test_status_before_anything_was_done_says_stake(contributor: Contributor) ->
     found = contributor.status()
     assert (found["role"], found["running"], found["next"]) == ("none", False, "node stake")
     assert found["operator"] == contributor.operator
-    assert contributor.run("status").out.rstrip().endswith("next: node stake")
+    assert contributor.run("status").out.rstrip().endswith(f"next: node stake --home {contributor.path}")
 
 
 def test_status_of_a_seated_node_says_start(contributor: Contributor) -> None:
@@ -332,6 +333,37 @@ def test_status_of_a_seated_node_says_start(contributor: Contributor) -> None:
     found = contributor.status()
     assert (found["role"], found["running"], found["next"]) == ("active", False, "node start")
     assert (found["stake"], found["locked"]) == (str(100 * TOKEN), str(100 * TOKEN))
+
+
+def test_what_comes_next_is_typed_for_the_home_that_was_given(
+    contributor: Contributor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contributor.seat()
+    contributor.world.publish(0)
+    submission = told(contributor, submitted(contributor), Outcome.HARD)
+    for words in (["status"], ["rewards"]):
+        assert f"next: node start --home {contributor.path}" in contributor.run(*words).out.splitlines()
+    assert (
+        f"node appeal {submission[:12]} --home {contributor.path}, where"
+        in contributor.run("submissions", submission).out
+    )
+    monkeypatch.setattr("protocol.shell.home.default_home", lambda role: contributor.path)
+    assert "next: node start" in contributor.run("status").out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "step, typed",
+    [
+        ("node unstake 12.5", "node unstake 12.5 --home x"),
+        ("nothing before 2026-11-26; then node claim", "nothing before 2026-11-26; then node claim --home x"),
+        ("node start: what is committed", "node start --home x: what is committed"),
+        ("nothing; the running node brings it to the hub", "nothing; the running node brings it to the hub"),
+        ("", ""),
+    ],
+)
+def test_only_the_commands_of_a_step_name_the_home(step: str, typed: str) -> None:
+    assert next_step.as_typed(step, "--home x") == typed
+    assert next_step.as_typed(step, "") == step
 
 
 def test_status_without_gas_money_says_where_to_send_some(contributor: Contributor) -> None:

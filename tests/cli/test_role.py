@@ -62,7 +62,7 @@ def test_a_role_that_stops_leaves_word_that_the_run_is_over(monkeypatch: pytest.
     settings = ready(monkeypatch, lambda *_, **__: nullcontext(SimpleNamespace(join_gossip=lambda: None)))
     for over in (False, True):
         with role_module.role(place, settings, None, what="a turn"):
-            place.write_status(state="waiting", **({"over": True} if over else {}))
+            place.write_status(state="waiting", last_step=9, **({"over": True} if over else {}))
         status = place.read_status()
         assert status is not None
-        assert (status["state"], status.get("over", False)) == ("stopped", over)
+        assert (status["state"], status.get("over", False), status["last_step"]) == ("stopped", over, 9)

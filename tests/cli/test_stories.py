@@ -42,7 +42,7 @@ class Dispute:
         found = self.accused if ref is None else ref
         done = self.contributor.run("submissions", found.submission_id(self.contributor.world.run).hex())
         assert done.code == 0, done.err
-        return done.out
+        return done.out.replace(f" --home {self.contributor.path}", "")  # which commands of other homes name
 
     def settle(self) -> str:
         """Ends the case; the transaction."""
@@ -173,6 +173,20 @@ def test_after_the_last_step_of_the_run_nothing_is_started(contributor: Contribu
     told = contributor.status()
     assert (told["over"], told["next"].split(":")[0]) == (True, "node leave")
     assert "the run is over" in contributor.run("status").out.splitlines()[0]
+
+
+def test_a_node_that_was_stopped_before_the_last_step_hears_of_the_end_by_the_chain(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.home.write_status(state="stopped", last_step=2)
+    for step in range(2):
+        contributor.world.publish(step)
+        told = contributor.status()
+        assert (told["over"], told["next"]) == (False, "node start")
+    contributor.world.publish(2)
+    told = contributor.status()
+    assert (told["over"], told["next"].split(":")[0]) == (True, "node leave")
+    contributor.world.publish(3)  # the trainer went on after all
+    assert contributor.status()["next"] == "node start"
 
 
 def test_a_run_whose_owner_has_paused_it_and_taken_the_budget_is_over(contributor: Contributor) -> None:

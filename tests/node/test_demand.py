@@ -43,7 +43,8 @@ def test_it_makes_what_is_wanted_and_goes_on_when_there_is_more(stage: Stage) ->
         eventually(has_made(stage, 2), what="it makes what is wanted now")
         say(stage, settled=2, step=9)
         eventually(waits_because(stage, AT_AN_END), what="nothing is wanted any more")
-        assert (stage.home("node").read_status() or {})["over"]
+        status = stage.home("node").read_status() or {}
+        assert (status["over"], status["last_step"]) == (True, 9)
         assert has_made(stage, 2)()
 
 

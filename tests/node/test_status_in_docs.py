@@ -21,7 +21,7 @@ EARNS = {
     "submissions": {"accepted": 96, "stored": 2}, "matrix_challenges": None, "calibration": {"digest": "9c41d07be2a85f36", "since": 0, "notice": None},
     "sums": None, "reward": TOKEN // 1000, "paid_units": 31_000, "ready_units": 8_400, "pending_units": 12_600, "held_units": 0,
     "maturing": [{"amount": str(7 * TOKEN), "at": NOW + 9_000}, {"amount": str(5600 * TOKEN // 1000), "at": NOW + 26_280}],
-    "units_most": 131_000, "penalty_left": 60 * TOKEN, "penalty": 60 * TOKEN, "gas": 4_000_000_000_000_000, "next": "node claim",
+    "forecast": {"units": 21_000, "amount": str(21 * TOKEN), "seconds": 86_400, "is_capped": False}, "units_most": 131_000, "penalty_left": 60 * TOKEN, "penalty": 60 * TOKEN, "gas": 4_000_000_000_000_000, "next": "node claim",
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from node.contributor.page import app, service
 from node.contributor.page.keeper import PARTS, NodePageKeeper
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Settlement, Stage
-from protocol.errors import IntegrityError
+from protocol.errors import IntegrityError, Unavailable
 from protocol.page import assets, keeper, server
 from protocol.page.log_tail import LogTail, last_of
 from tests.clock import eventually
@@ -197,6 +197,25 @@ def test_the_chain_is_asked_about_a_submission_once_by_all_who_look_and_keeps_no
         assert len(asked) == 2
 
 
+def test_a_page_of_the_list_shows_a_new_submission_before_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that nobody looked at for an hour answered the first who came with the list of an hour ago."""
+    node = MadeNode(tmp_path).work(days=1)
+    with shown_node(node, node.told()) as page:
+        page.ready()
+        monkeypatch.setattr(NodePageKeeper, "_is_busy", lambda self: True)  # no more turns
+        before = [page.part("list", limit=5) for _ in range(2)]
+        assert before[0] == before[1]
+        with closing(SubmissionLog(node.place.data / submission_log.FILE)) as log:
+            id = node.submit(log, 999, NOW, submission_log.MADE)
+            after = page.part("list", limit=5)
+            assert (after["total"], after["rows"][0]["submission"]) == (before[0]["total"] + 1, id.hex())
+            log.advance(id, submission_log.COMMITTED)
+            assert page.part("list", limit=5)["rows"][0]["state"] == "committed"
+        assert page.part("list", limit=5, state="committed")["rows"][0]["submission"] == id.hex()
+
+
 def test_it_writes_nothing_also_where_a_case_has_ended(tmp_path: Path) -> None:
     node, noted, end = MadeNode(tmp_path).work(days=1), {}, Settlement(Stage.UPHELD, 9, 5, True, b"t" * 32, 7)
     path = node.place.data / submission_log.FILE
@@ -242,21 +261,37 @@ def test_no_secret_of_an_endpoint_and_no_place_of_a_key_is_on_it(tmp_path: Path)
             assert secret not in text, (path, secret)
 
 
-def test_an_error_of_the_page_hides_what_its_parts_hide(tmp_path: Path) -> None:
+def test_an_error_of_the_page_is_for_the_log_and_not_for_browsers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     node = MadeNode(tmp_path).work()
     with shown_node(node, None) as page:
         page.ready()
+        file = node.place.data / submission_log.FILE
+        for each in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
+            each.unlink(missing_ok=True)
+        for _ in range(3):
+            answer = page.get("api/v1/list?offset=7")
+            assert answer.status_code == 500
+            assert str(tmp_path) not in answer.text
+            assert "the log says why" in answer.json()["error"]
+    assert caplog.text.count(f"{file} cannot be read") == 1
+
+
+def test_what_is_only_busy_is_said_without_secrets(tmp_path: Path) -> None:
+    with shown_node(MadeNode(tmp_path).work(), None) as page:
+        page.ready()
 
         def fail(*_: object) -> None:
-            raise IntegrityError(f"{RPC} leads nowhere")
+            raise Unavailable(f"{RPC} has too much to do")
 
         page.keeper.rows = fail  # type: ignore[method-assign]
         answer = page.get("api/v1/list?offset=7")
-    assert answer.status_code == 500 and "rpc.example" in answer.text
+    assert answer.status_code == 503 and "rpc.example" in answer.text
     assert KEY not in answer.text
 
 
-def test_a_secret_across_the_end_of_a_long_line_is_left_out_with_its_word(tmp_path: Path) -> None:
+def test_a_secret_across_the_end_of_a_long_line_is_hidden_before_the_line_is_cut(tmp_path: Path) -> None:
     node, tail = MadeNode(tmp_path).work(), LogTail()
     log = logging.getLogger("a node that talks")
     log.addHandler(tail)
@@ -265,7 +300,31 @@ def test_a_secret_across_the_end_of_a_long_line_is_left_out_with_its_word(tmp_pa
     with shown_node(node, None, tail) as page:
         page.ready()
         text = page.get("api/v1/log").text
-    assert "rpc.example" not in text and "xxx \\u2026" in text
+    assert "xxx https://\\u2026@rpc.example/v2/\\u2026?token=\\u2026 " in text
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_secret_with_a_space_across_the_end_of_a_long_line_is_hidden_before_the_line_is_cut(
+    tmp_path: Path, from_file: bool
+) -> None:
+    """A cut between two of its words left the first, which alone is not known for a part of it."""
+    node, tail = MadeNode(tmp_path / "with a space").work(), LogTail()
+    logger, keys = logging.getLogger("a node with a space"), str(node.place.path / "keys")
+    empty = logger.makeRecord(logger.name, logging.WARNING, "", 0, "", (), None)
+    line = "x" * (1_990 - keys.index(" ") - (0 if from_file else len(tail.format(empty)))) + f" {keys}/node.json"
+    if from_file:
+        (tmp_path / "node.log").write_text(f"{line}\n")
+        logging_settings = node.settings.logging.model_copy(update={"file": str(tmp_path / "node.log")})
+        node.settings = node.settings.model_copy(update={"logging": logging_settings})
+    else:
+        logger.addHandler(tail)
+        logger.warning("%s", line)
+    with shown_node(node, None, None if from_file else tail) as page:
+        if from_file:
+            page.keeper._tail = None
+        lines = page.ready().part("log")["lines"]
+    assert any("xxx" in one for one in lines)
+    assert str(tmp_path) not in str(lines)
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------------------------
@@ -434,7 +493,7 @@ def test_it_is_served_by_a_process_with_many_open_files() -> None:
 def test_a_line_that_cannot_be_written_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     tail = LogTail()
     tail.handle(logging.LogRecord("node", logging.INFO, "", 0, "%d", ("one",), None))
-    assert tail.lines() == [] and "Logging error" in capsys.readouterr().err
+    assert tail.lines(str) == [] and "Logging error" in capsys.readouterr().err
 
 
 # ---- ports -------------------------------------------------------------------------------------------------------------------
@@ -482,9 +541,9 @@ def test_a_running_node_names_its_page_in_its_status(tmp_path: Path) -> None:
 
 def test_the_end_of_a_log_file_is_shown_from_a_whole_line_on(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
-    assert last_of(path) == []
+    assert last_of(path, str) == []
     path.write_text("".join(f"line {number} {'x' * 500}\n" for number in range(1_000)))
-    lines = last_of(path)
+    lines = last_of(path, str)
     assert (
         100 < len(lines) <= 200
         and lines[-1].startswith("line 999 ")

@@ -17,7 +17,7 @@ app = group("Train the policy from validated rollouts, and run the hub that coll
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
 app.add_typer(hub, name="hub")
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "plan": plan, "doctor": doctor.doctor, "solo": solo, "status": looks.status, "samples": looks.samples, "page": looks.page, "run": runs.run, "resume": runs.resume,
+    "plan": plan, "doctor": doctor.doctor, "solo": solo, "status": looks.status, "logs": looks.logs, "samples": looks.samples, "page": looks.page, "run": runs.run, "resume": runs.resume,
     "preset": models.preset, "eval": questions.evaluate, "export": models.export, "import": models.import_,
     "filter": questions.filter_, "probe": questions.probe, "tasks": questions.tasks, "tiny": models.tiny,
     "recalibrate": recalibrating.recalibrate,

@@ -10,6 +10,7 @@ import typer
 
 from protocol.errors import PreflightError
 from protocol.shell.cli import Json, emit, strip_at
+from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,6 +49,20 @@ def status(file: _File, alone: _Alone = False, as_json: Json = False) -> None:
             typer.echo(line)
 
     emit(found, as_json, text)
+
+
+def logs(
+    file: _File, alone: _Alone = False, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+) -> None:
+    """Print the newest lines of trainer and hub, which share a log, from the file that logging.file names, also across its rotations."""
+    from protocol.settings import read_toml
+    from protocol.shell import log_file
+    from trainer.config import load_run, load_solo
+
+    path = strip_at(file)
+    is_alone = alone or "chain" not in read_toml(path)
+    settings = load_solo(path).value if is_alone else load_run(path).value
+    log_file.show(settings, "murmur-trainer", path, lines=lines, follow=follow, as_json=as_json)
 
 
 def samples(file: _File, alone: _Alone = False, as_json: Json = False) -> None:

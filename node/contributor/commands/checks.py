@@ -65,8 +65,9 @@ def look_at_seat(s: NodeSubject) -> Answer:
 
 
 def _typed(s: NodeSubject, step: str) -> str:
-    """A next step; one that is a command as it is to be typed for this home."""
-    return s.place.command(step) if step.startswith("node ") and step.replace(" ", "").isalpha() else step
+    from node.contributor import next_step
+
+    return next_step.as_typed(step, s.place.command("").strip())
 
 
 def look_at_device(s: NodeSubject) -> Answer:

@@ -19,7 +19,7 @@ from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain.types import Role, Seat, State
 from protocol.errors import ChainError, PreflightError, RpcUnavailable, VersionMismatch
 from protocol.shell.cli import Json, emit
-from protocol.shell.home import Home, is_alive, read_json
+from protocol.shell.home import LAST_STEP, OVER, Home, is_alive, read_json
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
@@ -45,6 +45,7 @@ def status(
     ] = False,
 ) -> None:
     """Show seat, stake, work and rewards, and what to do next."""
+    from node.contributor import next_step
     from node.contributor.commands import status_text, submission_text
     from protocol.shell.repeating import repeat
 
@@ -58,7 +59,7 @@ def status(
             return collect(place, chain, node.chain.run, log) | newest
 
         def show(data: dict[str, Any]) -> None:
-            status_text.show(data)
+            status_text.show(data | {"next": next_step.as_typed(data["next"], place.command("").strip())})
             if data.get("newest"):
                 typer.echo("\nNewest submissions")
                 submission_text.show_many(data["newest"])
@@ -89,7 +90,7 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
     cases = case_story.of_seat(chain, run, chain.seat_name(run, address), seat, log) if seat.cases else []
     disputed = _disputed(chain, run, log, now - policy.window)
     recent = log.recent(earning.RECENT)
-    budget, over = chain.status(run), said is not None and bool(said.get("over"))
+    budget, over = chain.status(run), _was_last(said or {}, head)
     paused, emptied = _begun(budget.paused_from, now), _begun(budget.defunded_from, now)
     maturing = ring.waiting(seat.ring, now, policy.window)
     over = over or (paused and emptied)
@@ -116,7 +117,14 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
         "matrix_challenges": read_json(place.challenges), "sums": sums, "calibration": _calibration(spec, notice, read, head),
         "recent": dict(recent), "next": next_step.of_node(situation),
     }  # fmt: skip
-    return told | {"earning": asdict(earning.earning(told))}
+    told |= {"earning": asdict(earning.earning(told))}
+    expected = earning.forecast(log, told, policy.window)
+    return told | {"forecast": None if expected is None else asdict(expected)}
+
+
+def _was_last(said: dict[str, Any], head: Publication | None) -> bool:
+    """Whether the node heard that the run is over; or the chain has the version that is made of the step which the trainer called its last."""
+    return bool(said.get(OVER)) or (head is not None and said.get(LAST_STEP) == head.step)
 
 
 def _begun(since: int, now: int) -> bool:
@@ -205,6 +213,7 @@ def submissions(
     as_json: Json = False,
 ) -> None:
     """List submissions, or explain what a validator found in one."""
+    from node.contributor import next_step
     from node.contributor.commands import submission_text
 
     place = open_home(home)
@@ -216,8 +225,9 @@ def submissions(
         if chain is not None and rows:
             add_chain_story(place, chain, node.chain.run, log, found, rows)
     log.close()
+    typed = [row | {"next": next_step.as_typed(row["next"], place.command("").strip())} for row in rows]
     show = (
-        partial(submission_text.show_one, rows[0])
+        partial(submission_text.show_one, typed[0])
         if submission is not None
         else partial(submission_text.show_many, rows)
     )

@@ -14,6 +14,7 @@ import typer
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from protocol.shell.cli import PasswordFile
 from protocol.shell.home import PASSWORD_VARIABLE
+from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command()(start)
+    app.command()(logs)
     app.command()(page)
     app.command()(notify)
 
@@ -40,6 +42,16 @@ def start(
 ) -> None:
     """Generate rollouts for the run until stopped (Ctrl-C); restarts lose nothing."""
     run_worker(home, password_file, adopt=adopt)
+
+
+def logs(
+    home: HomeOption = DEFAULT_HOME, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+) -> None:
+    """Print the newest lines of this node's log, from the file that logging.file names, also across its rotations."""
+    from protocol.shell import log_file
+
+    place = open_home(home)
+    log_file.show(settings(place).value, "murmur-node", place.config, lines=lines, follow=follow, as_json=as_json)
 
 
 def page(home: HomeOption = DEFAULT_HOME) -> None:

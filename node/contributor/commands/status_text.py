@@ -117,6 +117,8 @@ def _print_rewards(d: dict[str, Any]) -> None:
     typer.echo(f"  pending    {tokens(d['pending_units'] * reward)}" + (f": {dated}" if dated else ""))
     if d["held_units"]:
         typer.echo(f"             {tokens(d['held_units'] * reward)} of it wait for open cases")
+    if d["forecast"]:
+        typer.echo(f"  a day      {forecast_words(d['forecast'])}")
     if d["role"] == "active":
         typer.echo(
             f"  at most    {tokens(d['units_most'] * reward)} may be pending; each unit that is paid lets the seat have one more"
@@ -125,6 +127,18 @@ def _print_rewards(d: dict[str, Any]) -> None:
             left = tokens(int(d["penalty_left"]))
             typer.echo(f"  appeals    the key may lose {left} more; after that only the operator can appeal")
     typer.echo(f"  gas money  {int(d['gas']) / 1e18:.6f} ETH on the node key")
+
+
+def forecast_words(f: dict[str, Any]) -> str:
+    rate = f"at the rate of the last {duration(f['seconds'])}, where nothing is rejected"
+    cap = "; it could make more than the seat may have waiting" if f["is_capped"] else ""
+    return f"about {tokens(_rounded(int(f['amount'])))} {rate}{cap}"
+
+
+def _rounded(wei: int) -> int:
+    """To three digits: a forecast has no more."""
+    unit = 10 ** max(0, len(str(wei)) - 3)
+    return wei // unit * unit
 
 
 def _print_sums(s: dict[str, Any]) -> None:

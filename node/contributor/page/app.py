@@ -57,7 +57,7 @@ def _add_submissions(app: FastAPI, keeper: NodePageKeeper) -> None:
     ) -> Response:
         keeper.want()
         read = partial(keeper.rows, state, offset, limit)
-        found = await keeper.lists.ask((state, offset, limit), keeper.content.mark, read)
+        found = await keeper.lists.ask((state, offset, limit), keeper.list_mark, read)
         return absent("list", "on this page") if found is None else tagged(request, found.body, found.tag)
 
     @app.get(f"{_API}/submissions/{{id}}")

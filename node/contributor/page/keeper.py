@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -53,7 +52,6 @@ class NodePageKeeper(Keeper[PageContent]):
         self._away: str | None = None
         self._next_look = float("-inf")
         self._settlements: NotedSettlements = {}
-        self._kept: Counter[str] | None = None
         self._summed: tuple[object, tuple[dict[str, Any], dict[str, Any]]] = (None, ({}, {}))
 
     def __exit__(self, *_: object) -> None:
@@ -111,24 +109,25 @@ class NodePageKeeper(Keeper[PageContent]):
 
     def _sums(self, log: SubmissionLog) -> tuple[dict[str, Any], dict[str, Any]]:
         """What takes a look at every submission: done again when one of them has changed."""
-        self._kept = log.kept()
-        of_log: dict[str, Any] = {"submissions": documents.listing(log, self._policy, self._kept)}
+        of_log: dict[str, Any] = {"submissions": documents.listing(log, self._policy, log.kept())}
         if self._policy is not None:
             of_log["days"] = documents.days(log, self._policy)
         return {"submissions": dict(log.counts()), "recent": dict(log.recent(RECENT))}, of_log
 
     def _log_lines(self) -> dict[str, Any]:
         if self._tail is not None:
-            return {"lines": self._tail.lines(), "from": "this process"}
+            return {"lines": self._tail.lines(self.secrets.text), "from": "this process"}
         file = self._settings.logging.file
-        return {"lines": last_of(Path(file)) if file else [], "from": "a file" if file else "nowhere"}
+        return {
+            "lines": last_of(Path(file), self.secrets.text) if file else [],
+            "from": "a file" if file else "nowhere",
+        }
 
     # ---- questions, asked by other threads -------------------------------------------------------------------------------
 
     def rows(self, state: str, offset: int, limit: int) -> dict[str, Any]:
         with self._open_log() as log:
-            kept = log.kept() if self._kept is None else self._kept
-            return documents.listing(log, self._policy, kept, state, offset, limit)
+            return documents.listing(log, self._policy, log.kept(), state, offset, limit)
 
     def submission(self, id: bytes) -> dict[str, Any] | None:
         """What `node submissions ID` tells; without what the chain says while that is away."""
@@ -144,6 +143,21 @@ class NodePageKeeper(Keeper[PageContent]):
             return documents.in_full(row)
 
     @property
+    def list_mark(self) -> str:
+        """Names the log as it is now, not as the last turn saw it, which may be long ago: SQLite writes to one of two files."""
+        log = self._place.data / submission_log.FILE
+        written = [_written(file) for file in (log, log.with_name(f"{log.name}-wal"))]
+        return f"{self.content.mark} {written}"
+
+    @property
     def stretch(self) -> str:
         """Names the stretch of time within which the chain is asked about the same thing once."""
         return f"{self._clock.monotonic() // _CHAIN_SECONDS:.0f}"
+
+
+def _written(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size

@@ -14,6 +14,7 @@ from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home,
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Fix, Json, PasswordFile, Yes, confirm, emit, group
 from protocol.shell.home import Home, read_json
+from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 from protocol.shell.money import deposit, duration, in_json, parse_tokens, tokens
 
 if TYPE_CHECKING:
@@ -256,6 +257,17 @@ def start(
         )
         with closing(service):
             service.run()
+
+
+@app.command()
+def logs(
+    home: HomeOption = DEFAULT_HOME, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+) -> None:
+    """Print the newest lines of this validator's log, from the file that logging.file names, also across its rotations."""
+    from protocol.shell import log_file
+
+    place, settings = open_home(home)
+    log_file.show(settings, "murmur-validator", place.config, lines=lines, follow=follow, as_json=as_json)
 
 
 @app.command()

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from protocol.shell.cli import PasswordFile, group
+from protocol.shell.cli import Fix, Json, PasswordFile, group
 from protocol.shell.home import PEERS, REPORT, Home, default_home
+from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
 app = group("Help others to find each other: the well-known entry to a run's network.")
 HomeOption = Annotated[
@@ -54,16 +55,46 @@ def init(
 
 
 @app.command()
+def doctor(
+    home: HomeOption = DEFAULT_HOME, fix: Fix = False, password_file: PasswordFile = None, as_json: Json = False
+) -> None:
+    """Check home, key, disk, port, what it announces and its network, one by one, and say what to do. Exit code 0: nothing failed.
+
+    Needs no password; with one it is tried. `start` looks at what it can without a network.
+    """
+    from protocol.shell.bootnode_checks import CHECKS, BootnodeSubject
+    from protocol.shell.checkup import report
+
+    subject = BootnodeSubject(Home(home, "bootnode"), password_file=password_file)
+    report(CHECKS, subject, fix=fix, as_json=as_json)
+
+
+@app.command()
+def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show whether others can reach this bootnode, its peers, what it keeps for them, and what to do next.
+
+    One that runs is dialled where it announces itself. Needs no password. `murmur net status` shows more.
+    """
+    from protocol.shell import host_status
+
+    place = Home(home, "bootnode")
+    place.require_config()
+    host_status.report(str(place.path), as_json=as_json)
+
+
+@app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve until stopped (Ctrl-C); prints the addresses that others put into their settings."""
     from protocol.exporter import Exporter, Health
     from protocol.logs import set_up_logging
     from protocol.p2p import Host, run_bootnode
-    from protocol.settings import load
-    from protocol.shell.peers import BootnodeSettings
+    from protocol.shell.bootnode_checks import CHECKS, BootnodeSubject
+    from protocol.shell.checkup import require_startable
 
     place = Home(home, "bootnode")
-    settings = load(BootnodeSettings, place.require_config()).value
+    subject = BootnodeSubject(place, starting=True)
+    require_startable(CHECKS, subject)
+    settings = subject.own
     set_up_logging(settings.logging)
     key = place.open_key("bootnode", password_file)
     stop = threading.Event()
@@ -87,3 +118,17 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
             report_file=place.data / REPORT,
             ready=ready, stop=stop, progress=exporter.progress,
         )  # fmt: skip
+
+
+@app.command()
+def logs(
+    home: HomeOption = DEFAULT_HOME, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+) -> None:
+    """Print the newest lines of this bootnode's log, from the file that logging.file names, also across its rotations."""
+    from protocol.settings import load
+    from protocol.shell import log_file
+    from protocol.shell.peers import BootnodeSettings
+
+    place = Home(home, "bootnode")
+    settings = load(BootnodeSettings, place.require_config()).value
+    log_file.show(settings, "murmur-bootnode", place.config, lines=lines, follow=follow, as_json=as_json)

@@ -90,9 +90,12 @@ class TrainerPageKeeper(Keeper[PageContent]):
 
     def _log_lines(self) -> dict[str, Any]:
         if self._tail is not None:
-            return {"lines": self._tail.lines(), "from": "this process"}
+            return {"lines": self._tail.lines(self.secrets.text), "from": "this process"}
         file = self._settings.logging.file
-        return {"lines": last_of(Path(file)) if file else [], "from": "a file" if file else "nowhere"}
+        return {
+            "lines": last_of(Path(file), self.secrets.text) if file else [],
+            "from": "a file" if file else "nowhere",
+        }
 
 
 def _newest(layout: Outputs, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
