@@ -46,7 +46,7 @@ sees little is found later."""
 
 _MARGINS_PART = _SIDES_PART = 3 / 8
 _ALTERNATIVE_PART = 1 / 4 / len(ALTERNATIVES)
-"""Parts of the mixture. An alternative's proofs begin at 1/72 of it, which seven chunks on its side make up for against the soft null: naming many costs little."""
+"""Parts of the mixture. An alternative's proofs begin at 1/88 of it, which seven chunks on its side make up for against the soft null: naming many costs little."""
 _DAY = 86_400
 _YEAR_DAYS = 366
 

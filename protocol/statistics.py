@@ -32,10 +32,12 @@ MARGINS_SOFT: Final = "margins_soft"
 MARGINS_HARD: Final = "margins_hard"
 TEMPERATURE: Final = "temperature"
 ALTERNATIVES: Final = (
-    "before_1", "before_2", "before_4", "bfloat16", "fp8", "int4", "int8", "kv_fp8", "kv_int8",
+    "before_1", "before_2", "before_4", "bfloat16", "colder", "fp8", "int4", "int8", "kv_fp8", "kv_int8", "warmer",
 )  # fmt: skip
-"""The versions one, two and four steps before; computing in bfloat16 where the run computes in float32; weights rounded to float8, 4 and 8 bits; and keys and
-values so rounded. What each is exactly: node/engine/degrade.py."""
+"""The versions one, two and four steps before; computing in bfloat16 where the run computes in float32; weights rounded to float8, 4 and 8 bits; keys and
+values so rounded (what each is exactly: node/engine/degrade.py); and draws at TEMPERATURES times the run's temperature."""
+TEMPERATURES: Final = {"colder": 0.9, "warmer": 1.1}
+"""Factors on the temperature. Their activations are the reference's, so of these only tokens take sides."""
 
 
 def tokens_by(alternative: str) -> str:

@@ -24,6 +24,7 @@ CAUSES = (
 """Of margins, which tell no cause."""
 _CAUSES = {
     "temperature": "another temperature or sampler than the run's",
+    "colder": "a lower temperature than the run's", "warmer": "a higher temperature than the run's",
     "bfloat16": "computing in bfloat16, where the run computes in float32",
     "int8": "weights rounded to 8 bits", "fp8": "weights rounded to float8", "int4": "weights rounded to 4 bits",
     "kv_int8": "a cache of keys and values in 8 bits", "kv_fp8": "a cache of keys and values in float8",

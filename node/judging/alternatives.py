@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,13 @@ from protocol.eprocess import Sums
 from protocol.errors import PreflightError
 from protocol.model_files import weight_files
 from protocol.sampling import TokenScores
+from protocol.statistics import TEMPERATURES
 from protocol.toploc import Bits, Points
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from node.engine.interface import TokenIds
 
 TOKENS_MOST = 1 << 16
 """Of one submission that are prefilled again with an alternative: what is kept of them meanwhile takes some 6 MiB."""
@@ -47,6 +53,24 @@ class _Alternative(Engine, Adjustable, Protocol):
     """An engine whose weights and caches can be rounded."""
 
 
+class _AtAnotherTemperature:
+    """A verifier that draws at `factor` times the temperature it is told."""
+
+    def __init__(self, engine: Verifier, factor: float) -> None:
+        self._engine = engine
+        self._factor = factor
+
+    def score(
+        self, hidden_TH: Tensor, tokens_T: TokenIds, *, key: int, temperature: float, top_k: int = 0, top_p: float = 1.0
+    ) -> TokenScores:
+        return self._engine.score(
+            hidden_TH, tokens_T, key=key, temperature=temperature * self._factor, top_k=top_k, top_p=top_p
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
 class Alternatives:
     """Engines of one judge, made when they are first needed: one, and another for computing in a lower precision."""
 
@@ -61,6 +85,8 @@ class Alternatives:
         free, or the version before is not here, and as `Engine.load`."""
         from node.engine.degrade import CACHES, DEGRADATIONS
 
+        if name in TEMPERATURES:
+            return cast(Verifier, _AtAnotherTemperature(self.engine(REFERENCE, folder, before), TEMPERATURES[name]))
         back = steps_before(name)
         version = before(back) if back else folder
         if version is None:

@@ -28,6 +28,8 @@ class RpcEndpoint:
     """Monotonic seconds when that number last grew."""
     silent_since: float | None = None
     """Monotonic seconds of the first failure since it last answered; None: it answers, or was not asked yet."""
+    is_busy: bool = False
+    """Whether its last failure was that it asks to be left alone."""
     is_stale: bool = False
     """Whether the newest block that it last answered with was too old, or from the future."""
     warned: float = float("-inf")

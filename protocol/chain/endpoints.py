@@ -184,7 +184,7 @@ class Endpoints:
                 with reading_answer():
                     self._note_head(endpoint, *request, answer)
             except Failed as error:
-                self._note_failure(endpoint, str(error))
+                self._note_failure(endpoint, error)
                 continue
             self._note_answer(endpoint)
             if not (endpoint.is_stale and _asks_for_newest(*request)):
@@ -220,9 +220,10 @@ class Endpoints:
         return self.is_silent(place, PATIENCE_SECONDS)
 
     def is_silent(self, place: int, seconds: float) -> bool:
-        """Whether it has failed to answer for so long."""
-        silent_since = self._endpoints[place].silent_since
-        return silent_since is not None and self.clock.monotonic() - silent_since >= seconds
+        """Whether it has failed to answer for so long; one that only says that it is busy, for PATIENCE_SECONDS at least."""
+        endpoint = self._endpoints[place]
+        least = max(seconds, PATIENCE_SECONDS) if endpoint.is_busy else seconds
+        return endpoint.silent_since is not None and self.clock.monotonic() - endpoint.silent_since >= least
 
     def is_away(self, place: int) -> bool:
         """Whether it rests because it did not answer. Who rests for what it said may still be asked."""
@@ -262,7 +263,7 @@ class Endpoints:
             except Failed as error:
                 _ERRORS.add(endpoint=host, reason=error.reason)
                 if not left or error.reason in _SLOW:
-                    self._note_failure(endpoint, str(error))
+                    self._note_failure(endpoint, error)
                     raise
             finally:
                 _CALLS.add(endpoint=host, method=method)
@@ -288,8 +289,8 @@ class Endpoints:
         self._backoff.succeeded(endpoint.url)
         endpoint.silent_since = None
 
-    def _note_failure(self, endpoint: RpcEndpoint, error: str) -> None:
-        endpoint.last_error = error
+    def _note_failure(self, endpoint: RpcEndpoint, error: Failed) -> None:
+        endpoint.last_error, endpoint.is_busy = str(error), error.reason == "busy"
         if endpoint.silent_since is None:
             endpoint.silent_since = self.clock.monotonic()
         rest = self._backoff.failed(endpoint.url)
@@ -339,7 +340,7 @@ class Endpoints:
                 with reading_answer():
                     heads[place] = self._look_at(endpoint, likely)
             except Failed as error:
-                self._note_failure(endpoint, str(error))
+                self._note_failure(endpoint, error)
         if len(heads) < 2:
             return
         self._confirm(heads)
@@ -399,7 +400,7 @@ class Endpoints:
                     if block is not None:
                         hashes[place] = str(block["hash"])
             except Failed as error:
-                self._note_failure(self._endpoints[place], str(error))
+                self._note_failure(self._endpoints[place], error)
         return hashes
 
     # ---- asking --------------------------------------------------------------------------------------------------------

@@ -170,12 +170,13 @@ class Stand:
         """Each engine is good until the next deed."""
         drawn = self._drawn
         yield Deed("honest", drawn(self._right), honest=True)
-        for name in (*_BEFORE, "fp8", "int4", "int8", "kv_fp8", "kv_int8"):
+        for name in (*_BEFORE, "colder", "fp8", "int4", "int8", "kv_fp8", "kv_int8", "warmer"):
             yield Deed(f"honest, looked for as {name}", drawn(self._right), name, honest=True)
         yield Deed("smaller model", drawn(self._engine(SmallerModelEngine)), hard=1)
         yield Deed("other seed", drawn(self._right, shift=1), hard=1)
         for factor, soft, hard in ((0.9, None, 1), (1.1, None, 1), (0.95, 1, 3), (0.98, 10, None)):
-            yield Deed(f"temperature {factor:g}", drawn(self._right, temperature=factor), soft=soft, hard=hard)
+            known = "colder" if factor < 1 else "warmer"
+            yield Deed(f"temperature {factor:g}", drawn(self._right, temperature=factor), known, soft=soft, hard=hard)
         yield Deed("greedy", drawn(self._right, temperature=1e-6), hard=1)
         yield Deed("nucleus", drawn(self._engine(NucleusEngine)), hard=1)
         goals = {

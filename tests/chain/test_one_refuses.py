@@ -187,7 +187,7 @@ def test_where_a_contract_was_deployed_no_endpoint_decides(world: World, faulty:
     faulty.fault = fault
     chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
     artifact = artifacts.load("Token")
-    made = creation(chain.ethereum, artifact.abi, artifact.bytecode, key.address)
+    made = creation(chain.ethereum, artifact.abi, artifact.bytecode, TOKEN)
     address = Sender(chain, key).send(Call("deploying a token", made)).contract
     assert address is not None
     assert address != liar

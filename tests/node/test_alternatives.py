@@ -27,7 +27,7 @@ from protocol.constants import SUM_UNIT as UNIT
 from protocol.eprocess import Sums
 from protocol.errors import PreflightError
 from protocol.runspec import HistoryBudget
-from protocol.statistics import ALTERNATIVES, proofs_by, tokens_by
+from protocol.statistics import ALTERNATIVES, TEMPERATURES, proofs_by, tokens_by
 from protocol.toploc import Points
 from protocol.verdict import HISTORY, Outcome
 from tests.node.stage import Panel, Stage, rounds, until
@@ -188,6 +188,26 @@ def test_honest_work_is_on_the_reference_s_side_and_a_cheat_s_on_the_alternative
     assert tokens.total >= 0.7 * tokens.count or tokens.count < 4 * UNIT
 
 
+@pytest.mark.parametrize("name", ["colder", "warmer"])
+def test_another_temperature_is_on_the_side_of_its_alternative(
+    run: TinyRun, alternatives: Alternatives, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tokens alone: activations are the same."""
+    other = TorchEngine("float32", EngineSettings(attention="eager"))
+    other.load(run.model)
+    tokens, proofs = seen(run, alternatives, other, name)
+    assert (tokens.total, proofs.count) == (0, 0)
+    assert tokens.count >= 8 * UNIT
+    draw = TorchEngine.generate
+    monkeypatch.setattr(
+        TorchEngine, "generate",
+        lambda engine, prompts, *, temperature, **how: draw(engine, prompts, temperature=TEMPERATURES[name] * temperature, **how),
+    )  # fmt: skip
+    tokens, proofs = seen(run, alternatives, run.engine, name)
+    assert proofs.count == 0
+    assert tokens.total >= 0.9 * tokens.count >= 7 * UNIT
+
+
 def test_an_alternative_that_cannot_be_had_is_left_out_whole(run: TinyRun, alternatives: Alternatives) -> None:
     candidate = looked_at(run, alternatives, run.engine, 0, "before_1")
     assert (candidate.checked.alternatives, candidate.checked.samples) == ([], 255)
@@ -300,10 +320,10 @@ def test_an_alternative_that_takes_too_much_memory_or_runs_out_of_it_keeps_no_ve
 # ---- evidence ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lie_about_one_alternative_is_a_ninth_of_a_quarter_of_the_evidence() -> None:
+def test_a_lie_about_one_alternative_is_its_part_of_a_quarter_of_the_evidence() -> None:
     said = {proofs_by("int8"): Sums.of_trials(1_000, 1_000)}
     (alone,) = history.by_alternative(said).values()
-    assert history.evidence(said).soft == pytest.approx(alone + math.log(1 / 36), abs=0.01)
+    assert history.evidence(said).soft == pytest.approx(alone + math.log(1 / 4 / len(ALTERNATIVES)), abs=0.01)
     honest = {tokens_by(name): Sums.of_trials(200, 400) for name in ALTERNATIVES}
     assert history.evidence(honest).soft < 0
 
