@@ -31,6 +31,8 @@ class SwarmSettings:
     relays: int = 2
     """Of several, the last dies midway."""
     evaluate_every: int = 5
+    rollout_wait_seconds: int = 120
+    """Without a new group for that long the trainer ends."""
     base: bool = False
     """The chain is an Anvil that speaks Base's dialect and has the id of Base Sepolia; keystores are as strong as there."""
     environments: tuple[dict[str, Any], ...] = ()
@@ -88,7 +90,7 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         "trainer": tables["trainer"]
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
-            "rollout_wait_seconds": 120 if settings.vllm is None else 120 + VLLM_SECONDS,
+            "rollout_wait_seconds": settings.rollout_wait_seconds + (0 if settings.vllm is None else VLLM_SECONDS),
         },
         "hub": {"keystore": "trainer.json", "host": host.address, "port": 0, "origin_port": 0},
     }  # fmt: skip
