@@ -12,7 +12,19 @@ status_text.py, submission_text.py   what inspect.py finds, as text
 
 from __future__ import annotations
 
-from node.contributor.commands import appeal, doctor, hardware, init, inspect, join, operate, rewards, seat, stake, version
+from node.contributor.commands import (
+    appeal,
+    doctor,
+    hardware,
+    init,
+    inspect,
+    join,
+    operate,
+    rewards,
+    seat,
+    stake,
+    version,
+)
 from protocol.shell.cli import group
 
 app = group("Stake, lend a GPU, and see what was earned or why not.")
