@@ -66,14 +66,14 @@ def _open_to_others(swarm: Swarm) -> Path:
 def _how_to_join(swarm: Swarm, card: Path) -> str:
     bank, deployment = swarm.bank, swarm.folder / "deployment.json"
     return f"""
-Another node joins with its card, from this release or another installation on this machine:
+Another node joins with its card, from a release on this machine, say:
 
   node join {card}
   node start
 
 and gets the ETH that it asks for, at the address that it names, with
 
-  .venv/bin/murmur wallet send 0x… 1 --eth --keystore {bank} --deployment {deployment} --rpc {swarm.anvil.rpc}"""
+  {here()}.venv/bin/murmur wallet send 0x… 1 --eth --keystore {bank} --deployment {deployment} --rpc {swarm.anvil.rpc}"""
 
 
 def _told(error: BaseException) -> str:
