@@ -14,6 +14,7 @@ case_story.py  cases against the seat, as they are told    next_step.py       wh
 rule_words.py  verdicts and rules in plain words          submission_story.py  what the chain says of submissions
 earning.py     whether it earns, and what by day
 alone.py       whether another copy of this node is at work
+joining.py     what a seat takes, and how it comes to the keys
 survey.py      what `node hardware` shows               seat_class.py      of which hardware class the machine is
 demand.py      what is asked of this node, from: wanted.py, the arithmetic, and commitments.py, who made what
 prefetch.py    the next version, fetched beside the work on this one

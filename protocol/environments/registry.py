@@ -35,6 +35,9 @@ _OURS = {
     "verifiers": "protocol.environments.tasksets.environment:Tasksets",
 }
 
+RUN_PROGRAMS = frozenset({"code", "python"})
+"""Of ours, those that have strangers' programs run; of others only the child knows."""
+
 
 @dataclass(frozen=True)
 class Registered:

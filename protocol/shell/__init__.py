@@ -3,6 +3,7 @@
 cli.py         the command `murmur`, output, errors     home.py     a role's folder, keys and lock
 connection.py  chain, peers and hub of a role           money.py    amounts as people write them
 runfile.py     run.toml                                 machine.py  what the operating system refuses
+run_card.py    what an owner hands to contributors
 checkup.py     checks with verdicts and next steps      peers.py    settings of how peers are found
 doctor.py      what may be wrong with a chain           role_checks.py  what all roles' doctors look at, in a role_subject.py
 bootnode_checks.py  what a bootnode's doctor looks at

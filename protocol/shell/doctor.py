@@ -20,11 +20,8 @@ from protocol.errors import ConfigError, InsufficientFunds, WrongChain
 from protocol.http_url import without_secrets
 from protocol.sandbox.confinement import Kernel
 from protocol.shell.checkup import Answer, CheckOutcome, CheckResult, ran
+from protocol.shell.gas import SUBMISSION_GAS, SUBMISSIONS_LOW
 from protocol.shell.money import duration
-
-_SUBMISSION_GAS = 80_000
-_TRANSACTIONS_LOW = 100
-"""Gas money for fewer than this many submissions is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +228,12 @@ def look_at_gas_money(chain: Chain, address: str) -> Answer:
     if not is_address(address):
         raise ConfigError(f"{address!r} is no address", hint="give --address 0x…")
     has, price = chain.balance(address), chain.gas_price()
-    enough = has // max(1, price * _SUBMISSION_GAS)
+    enough = has // max(1, price * SUBMISSION_GAS)
     said = f"{to_checksum_address(address)} has {has / 1e18:.6f} ETH"
     hint = f"send some ETH to {to_checksum_address(address)} on this chain"
     if not enough:
         raise InsufficientFunds(f"{said}, which pays for no transaction", hint=hint)
-    if enough < _TRANSACTIONS_LOW:
+    if enough < SUBMISSIONS_LOW:
         return f"{said}, about {enough} transactions", hint
     return said
 

@@ -1,4 +1,5 @@
-"""How much ETH the key of a running role has left for gas, as a metric: looked up now and then, and only where metrics are served."""
+"""How much ETH a role's key needs for gas; and what a running one has left, as a metric: looked up now and then, and only where metrics are
+served."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 300.0
 """Between two looks: one request each."""
+SUBMISSION_GAS = 80_000
+SUBMISSIONS_LOW = 100
+"""Gas money for fewer than this many submissions is worth a warning."""
 _ETH = metrics.gauge("murmur_gas_eth", "ETH that the role's key has left for gas, as of a look every five minutes.")
 _WEI = 10**18
 

@@ -48,6 +48,8 @@ class Home:
         """Where this process serves its metrics; part of every status."""
         self.page_url: str | None = None
         """Likewise its page."""
+        self.password: str | None = None
+        """Of all its keystores, where a command has asked for it once."""
 
     @property
     def config(self) -> Path:
@@ -59,8 +61,9 @@ class Home:
 
     @property
     def data(self) -> Path:
+        self._make()
         folder = self.path / "data"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         return folder
 
     @property
@@ -107,14 +110,12 @@ class Home:
 
     def create_key(self, name: str, *, chain_id: int, password_file: Path | None) -> Key:
         """A new key in a new keystore; an existing one is never touched."""
-        from protocol.identity import Key, read_password, save_keystore
+        from protocol.identity import Key, save_keystore
 
         path = self.keystore(name)
         if path.exists():
             raise ConfigError(f"{path} exists; a key is never overwritten", hint="use it, or give another --home")
-        password = read_password(
-            file=password_file, variable=PASSWORD_VARIABLE, what=f"the new {name} key", confirm=True
-        )
+        password = self._password(f"the new {name} key", password_file, confirm=True)
         if not password:
             raise UsageError(
                 "an empty password protects no key", hint="choose one, and keep it: without it the key is lost"
@@ -126,16 +127,26 @@ class Home:
 
     def open_key(self, name: str, password_file: Path | None, path: Path | None = None) -> Key:
         """Opens a keystore; `path` overrides where it lies."""
-        from protocol.identity import load_keystore, read_password
+        from protocol.identity import load_keystore
 
         path = path or self.keystore(name)
         if not path.exists():
             raise ConfigError(
                 f"there is no {name} key at {path}", hint=f"create it with `{self.command(_init(self.role))}`"
             )
-        return load_keystore(
-            path, read_password(file=password_file, variable=PASSWORD_VARIABLE, what=f"the {name} key")
-        )
+        return load_keystore(path, self._password(f"the {name} key", password_file))
+
+    def ask_once(self, password_file: Path | None) -> None:
+        """Asks for one password now, for all keystores that this object opens or makes; twice where there is none yet."""
+        is_new = not any(self.path.glob("keys/*.json"))
+        self.password = self._password(f"the {self.role}'s keys", password_file, confirm=is_new)
+
+    def _password(self, what: str, file: Path | None, *, confirm: bool = False) -> str:
+        from protocol.identity import read_password
+
+        if self.password is not None:
+            return self.password
+        return read_password(file=file, variable=PASSWORD_VARIABLE, what=what, confirm=confirm)
 
     def address(self, name: str) -> str:
         """The address of a keystore, without its password."""

@@ -78,17 +78,19 @@ def deposit(sender: Sender | Proposal, account: str, wei: int) -> None:
     chain = sender.chain
     call = chain.deposit(account, wei)
     if not sender.is_done(call):
-        _prepare_deposit(sender, wei)
+        _prepare_deposit(sender, account, wei)
     sender.send(call)
 
 
-def _prepare_deposit(sender: Sender | Proposal, wei: int) -> None:
+def require_tokens(sender: Sender | Proposal, account: str, wei: int) -> None:
+    """Raises InsufficientFunds where the sender cannot deposit that much for `account`, and has not yet."""
+    chain, who = sender.chain, sender.key.address
+    if wei and not sender.is_done(chain.deposit(account, wei)) and (have := chain.token_balance(who)) < wei:
+        raise InsufficientFunds(f"{who} holds {tokens(have)}, fewer than {tokens(wei)}", hint=f"send tokens to {who}")
+
+
+def _prepare_deposit(sender: Sender | Proposal, account: str, wei: int) -> None:
     chain = sender.chain
-    have = chain.token_balance(sender.key.address)
-    if have < wei:
-        raise InsufficientFunds(
-            f"{sender.key.address} holds {tokens(have)}, fewer than {tokens(wei)}",
-            hint=f"send tokens to {sender.key.address}",
-        )
+    require_tokens(sender, account, wei)
     if chain.allowance(sender.key.address, chain.bonds.address) < wei:
         sender.send(chain.approve_tokens(chain.bonds.address, wei))

@@ -24,6 +24,8 @@ from trainer.telemetry.status import read_status, status_lines
 
 FOLDER = ROOT / ".swarm/devnet"
 _FOR_EVER = 1_000_000  # steps
+_REWARD = "0.000001"  # or the seats would have earned all that their stake backs within minutes
+_PATIENCE = 86_400  # seconds without rollouts: nodes are stopped and started, and the machine has other things to do
 
 
 def up(cheats: int, environments: Path | None) -> int:
@@ -33,7 +35,7 @@ def up(cheats: int, environments: Path | None) -> int:
         return 7
     try:
         settings = replace(
-            SwarmSettings(), steps=_FOR_EVER, cheats=SwarmSettings().cheats[:cheats],
+            SwarmSettings(), steps=_FOR_EVER, rollout_wait_seconds=_PATIENCE, reward=_REWARD, cheats=SwarmSettings().cheats[:cheats],
             **(_asked(environments) if environments else {}),
         )  # fmt: skip
     except MurmurationError as error:
@@ -42,12 +44,36 @@ def up(cheats: int, environments: Path | None) -> int:
     swarm = Swarm(FOLDER, settings, detach=True)
     try:
         swarm.up(lambda line: print(line, file=sys.stderr))
+        card = _open_to_others(swarm)
     except (MurmurationError, CommandFailed, KeyboardInterrupt) as error:
         swarm.down()
         print(_told(error), file=sys.stderr)
         return 1
     print(how_to_look_around(swarm, pages.addresses(swarm), f"{here()}scripts/devnet down"))
+    print(_how_to_join(swarm, card))
     return 0
+
+
+def _open_to_others(swarm: Swarm) -> Path:
+    """A faucet, and the card with which a contributor joins."""
+    deployment, card = swarm.folder / "deployment.json", swarm.folder / "card.json"
+    where = ("--deployment", deployment)
+    swarm.murmur("chain", "deploy-faucet", *where, "--keystore", swarm.bank, "--rpc", swarm.anvil.rpc, "--yes")
+    card.write_text(swarm.murmur("run", "card", f"@{swarm.run_toml}", *where))
+    return card
+
+
+def _how_to_join(swarm: Swarm, card: Path) -> str:
+    bank, deployment = swarm.bank, swarm.folder / "deployment.json"
+    return f"""
+Another node joins with its card, from a release on this machine, say:
+
+  node join {card}
+  node start
+
+and gets the ETH that it asks for, at the address that it names, with
+
+  {here()}.venv/bin/murmur wallet send 0x… 1 --eth --keystore {bank} --deployment {deployment} --rpc {swarm.anvil.rpc}"""
 
 
 def _told(error: BaseException) -> str:

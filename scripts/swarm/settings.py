@@ -31,6 +31,10 @@ class SwarmSettings:
     relays: int = 2
     """Of several, the last dies midway."""
     evaluate_every: int = 5
+    rollout_wait_seconds: int = 120
+    """Without a new group for that long the trainer ends."""
+    reward: str = "0.001"
+    """Tokens for a unit. What a seat may have waiting ends its work: its stake's worth within a window, which is a day."""
     base: bool = False
     """The chain is an Anvil that speaks Base's dialect and has the id of Base Sepolia; keystores are as strong as there."""
     environments: tuple[dict[str, Any], ...] = ()
@@ -77,7 +81,7 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         "policy": {
             "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": max(1000, units),
             "max_per_step": 3, "co_signers": 1, "bond_bps": 1000, "jury_fee": "1", "voucher_cap": "100000", "leverage": 10, "strikes": 10, "node_stake": "100",
-            "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
+            "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": settings.reward,
         },
         "spec": tables["spec"]
         | {
@@ -88,7 +92,7 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         "trainer": tables["trainer"]
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
-            "rollout_wait_seconds": 120 if settings.vllm is None else 120 + VLLM_SECONDS,
+            "rollout_wait_seconds": settings.rollout_wait_seconds + (0 if settings.vllm is None else VLLM_SECONDS),
         },
         "hub": {"keystore": "trainer.json", "host": host.address, "port": 0, "origin_port": 0},
     }  # fmt: skip

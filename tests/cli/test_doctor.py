@@ -39,6 +39,7 @@ from protocol.errors import PreflightError
 from protocol.identity import Key, save_keystore
 from protocol.runspec import RunSpec
 from protocol.sandbox.confinement import Kernel
+from protocol.sandbox.programs import survey
 from protocol.settings import toml
 from protocol.shardcast.store import RESERVE_BYTES
 from protocol.shell.bootnode_checks import CHECKS as BOOTNODE
@@ -477,8 +478,21 @@ def test_bootnodes_are_dialled_also_while_the_chain_is_away(tmp_path: Path, netw
 def surveyed(place: Home, fit: Fit | None, gib_free: int = 20) -> NodeSubject:
     subject = NodeSubject(place)
     device = Measurement("a GPU", 24 * GIB, gib_free * GIB, {"float32": 50e12, "bfloat16": 400e12}, 2000e9)
-    subject.survey = Survey(EngineSettings(), device, str(place.path), 50 * GIB, model=fit)
+    subject.survey = Survey(EngineSettings(), device, str(place.path), 50 * GIB, spec=SPEC, model=fit)
     return subject
+
+
+def test_a_machine_that_cannot_run_the_runs_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = surveyed(Home(tmp_path, "node"), None)
+    assert node_checks.look_at_programs(subject) == "none are run in this run"
+    monkeypatch.setattr(survey, "require", lambda: require_nothing_but("bubblewrap"))
+    monkeypatch.setattr(registry, "RUN_PROGRAMS", {SPEC.environments[0].package})
+    with pytest.raises(PreflightError, match="bubblewrap"):
+        node_checks.look_at_programs(subject)
+
+
+def require_nothing_but(what: str) -> None:
+    raise PreflightError(f"{what} is not installed")
 
 
 FITS = Fit(allowed=20 * GIB, weights=8 * GIB, row=GIB, prefill=GIB, tokens=1000, rows=8)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from protocol import extras
 from protocol.environments.tasksets import opened, tools
 from protocol.environments.tasksets.environment import Tasksets
 from protocol.environments.tasksets.scoring import spoken
@@ -78,7 +79,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(opened, "VERSION", "99.0")
     with pytest.raises(ConfigError, match=r"verifiers 99\.0, and what is installed is") as error:
         Tasksets(spec("vf-sums"), held_out=False)
-    assert error.value.hint == 'pip install "murmuration[verifiers]"'
+    assert error.value.hint == extras.how_to_install("verifiers")
 
 
 def test_the_version_is_the_one_that_the_extra_installs() -> None:

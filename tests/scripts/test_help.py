@@ -18,7 +18,7 @@ MAINS = {"demo": lambda: demo.main(Interruption()), "devnet": devnet.main}
 def bare(tmp_path: Path) -> Path:
     """A clone on a machine that nothing was set up on; a set-up would fail."""
     (tmp_path / "scripts").mkdir()
-    for name in (*MAINS, "test", "test-vllm", "setup-vllm", "test-verifiers", "gpu-report", "release"):
+    for name in (*MAINS, "test", "test-vllm", "setup-vllm", "test-verifiers", "gpu-report", "release", "install"):
         (tmp_path / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
     return tmp_path
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from swarm.world import TOKEN, World
 
 from node.contributor import rule_words
 from node.contributor.page import app as page
-from protocol import __version__
+from protocol import __version__, extras
 from tests.cli.conftest import PASSWORD, SPEC, init_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,57 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert "is not empty" in done.stderr
 
 
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    """The folder of a release that holds nothing to install."""
+    folder = tmp_path / "release"
+    (folder / "wheelhouse").mkdir(parents=True)
+    (folder / "install").write_bytes((ROOT / "scripts/install").read_bytes())
+    (folder / "constraints.txt").write_text("torch==2.13.0\n")
+    sums = subprocess.run(["sha256sum", "constraints.txt", "install"], cwd=folder, capture_output=True, check=True)
+    (folder / "SHA256SUMS").write_bytes(sums.stdout)
+    return folder
+
+
+def install(release: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "release/install", *map(str, arguments)]
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(release.parent), "PYTHON": sys.executable}
+    return subprocess.run(command, cwd=release.parent, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_release_that_is_not_whole_is_not_installed(released: Path) -> None:
+    assert "no Python is here" in install(released).stderr, "whole, and without wheels"
+    (released / "constraints.txt").write_text("torch==2.13.1\n")
+    done = install(released)
+    assert (done.returncode, "is not whole" in done.stderr, (released.parent / "murmur").exists()) == (5, True, False)
+    (released / "SHA256SUMS").unlink()
+    assert install(released).returncode == 5
+
+
+def test_the_installation_is_helped_and_takes_each_extra(released: Path) -> None:
+    told = install(released, "--help").stdout
+    assert "sh install [--cpu | --gpu]" in told
+    assert install(released, "--exrta", "s3").returncode == 2
+    offered = {word.strip(",: ") for word in told.split("the extra needs:")[1].split("\n\n")[0].split() if word != "or"}
+    assert offered == PROJECT["optional-dependencies"].keys() - {"dev"}
+
+
+def test_an_extra_is_named_as_this_installation_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin: str | None = None
+    monkeypatch.setattr(extras, "distribution", lambda _: SimpleNamespace(read_text=lambda _: origin))
+    assert extras.how_to_install("s3").endswith(f"sh install --extra s3 {sys.prefix}")
+    origin = json.dumps({"url": "file:///release/murmuration.whl", "archive_info": {}})
+    assert "sh install --extra s3" in extras.how_to_install("s3")
+    origin = json.dumps({"url": "file:///clone", "dir_info": {"editable": True}})
+    assert extras.how_to_install("s3").endswith("-m pip install -e '.[s3]'")
+
+
+def test_no_hint_of_a_role_fits_a_clone_alone() -> None:
+    own = ROOT / "protocol/extras.py"
+    files = [file for room in ("node", "protocol", "trainer") for file in (ROOT / room).rglob("*.py") if file != own]
+    assert not [file for file in files if "pip install -e '" in file.read_text()]
+
+
 def can_install() -> bool:
     """Whether pip reaches an index from here."""
     options = ["--no-deps", "--dry-run", "--ignore-installed", "--retries", "0", "--timeout", "5"]
@@ -118,11 +170,10 @@ def test_a_release_is_installed_from_wheels_alone_and_works_on_a_chain_outside(a
     world, home = World.fresh(anvil, spec_digest=SPEC.digest), ("--home", elsewhere / "home")
     made: dict[str, Any] = json.loads(run("node", "init", *init_options(world), *home, "--json"))
     (elsewhere / "spec.json").write_bytes(SPEC.canonical())
-    for address in (made["node"], made["operator"]):
-        anvil.give(address, TOKEN)
+    anvil.give(made["operator"], TOKEN)
     world.owner.send(world.chain.transfer_tokens(made["operator"], 200 * TOKEN))
     assert "It fits run" in run("node", "version", "--check", "--spec", elsewhere / "spec.json", *home)
-    run("node", "stake", "--spec", elsewhere / "spec.json", "--yes", *home)
+    run("node", "join", "--spec", elsewhere / "spec.json", "--yes", "--wait", "0", *home)
     assert "active" in run("node", "status", *home)
     assert json.loads(run("node", "hardware", "--offline", "--json", *home))
     assert "[policy]" in run("murmur", "trainer", "preset", "demo")

@@ -14,6 +14,7 @@ from protocol import errors
 STOP_SECONDS = 5.0
 """In which roles stop that have nothing to finish (tests/cli/test_processes.py)."""
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "/usr/local/bin/murmur"
 UNITS = sorted((ROOT / "scripts" / "systemd").glob("*.service"))
 ROLES = ["bootnode", "hub", "node", "relay", "trainer", "validator"]
 RUN_STRANGERS_PROGRAMS = {"node", "trainer", "validator"}
@@ -42,7 +43,7 @@ def test_there_is_one_for_each_role() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
 def test_systemd_takes_them(tmp_path: Path) -> None:
     for unit in UNITS:
-        text = unit.read_text().replace("/opt/murmuration/.venv/bin/murmur", sys.executable)
+        text = unit.read_text().replace(PROGRAM, sys.executable)
         (tmp_path / unit.name).write_text(text)
     command = ["systemd-analyze", "verify", "--recursive-errors=no", *sorted(map(str, tmp_path.iterdir()))]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -52,7 +53,7 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=role_of)
 def test_it_starts_a_command_that_there_is_with_options_that_it_has(unit: Path) -> None:
     program, *words = settings(unit)["ExecStart"].split()
-    assert program == "/opt/murmuration/.venv/bin/murmur"
+    assert program == PROGRAM
     names = [word for word in words if not word.startswith(("-", "/", "@", "%"))]
     reference = (ROOT / "docs" / "reference-cli.md").read_text()
     heading = f"### `murmur {' '.join(names)}`\n"
@@ -96,3 +97,12 @@ def test_operators_are_told_of_each() -> None:
     page = (ROOT / "docs" / "network.md").read_text()
     for unit in UNITS:
         assert f"`{unit.name}`" in page
+
+
+def test_one_link_leads_to_the_program_of_a_release_or_of_a_clone() -> None:
+    """systemd takes no variable for a program, and no unit has to be edited."""
+    page = (ROOT / "docs" / "network.md").read_text()
+    for program in ("/opt/murmuration/bin/murmur", "/opt/murmuration/.venv/bin/murmur"):
+        assert f"ln -s {program} {PROGRAM}" in page
+    for unit in UNITS:
+        assert "/opt/" not in unit.read_text()

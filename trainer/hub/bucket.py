@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from protocol import extras
 from protocol.errors import ConfigError, MurmurationError, Unavailable
 from trainer.location import Location
 
@@ -117,7 +118,7 @@ def _connect(location: Location, timeout: float) -> tuple[Any, Any]:
         import obstore
         from obstore.store import S3Store
     except ImportError:
-        raise ConfigError("a bucket needs the package obstore", hint=".venv/bin/pip install -e '.[s3]'") from None
+        raise ConfigError("a bucket needs the package obstore", hint=extras.how_to_install("s3")) from None
     endpoint = _endpoint()
     plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
     if endpoint.startswith("http://") and not plain:

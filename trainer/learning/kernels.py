@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from protocol import extras
 from protocol.errors import PreflightError
 from trainer.learning.ranks import blocks
 
@@ -20,7 +21,7 @@ def use_liger(model: Any) -> None:
         liger = importlib.import_module("liger_kernel.transformers.monkey_patch")
     except ImportError as error:
         raise PreflightError(
-            f"liger-kernel cannot be imported: {error}", hint=".venv/bin/pip install -e '.[liger]'"
+            f"liger-kernel cannot be imported: {error}", hint=extras.how_to_install("liger")
         ) from error
     patch = liger.MODEL_TYPE_TO_APPLY_LIGER_FN.get(model.config.model_type)
     if patch is None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from protocol import extras
 from protocol.errors import ConfigError
 from protocol.metrics import REGISTRY, Gauge, Registry
 from trainer.config import MetricSettings, Outputs
@@ -224,7 +225,8 @@ def _weights_and_biases(project: str, folder: Path) -> list[Sink]:
         import wandb
     except ImportError:
         raise ConfigError(
-            "trainer.metrics.wandb_project is set, and the package wandb is not installed", hint="pip install wandb"
+            "trainer.metrics.wandb_project is set, and the package wandb is not installed",
+            hint=extras.how_to_install("wandb"),
         ) from None
     try:
         return [WeightsAndBiases(wandb, project, folder)]

@@ -6,6 +6,7 @@ from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from protocol.environments import registry
 from protocol.errors import MurmurationError, PreflightError
 from protocol.resources import size
 from protocol.shell.checkup import Answer, Check, NotChecked
@@ -70,6 +71,21 @@ def _typed(s: NodeSubject, step: str) -> str:
     return next_step.as_typed(step, s.place.command("").strip())
 
 
+def look_at_programs(s: NodeSubject) -> Answer:
+    """Whether programs can be run here, where the run's environments ask for it."""
+    from protocol.sandbox.programs import survey
+
+    spec = s.survey.spec
+    if spec is None:
+        return NotChecked("the run's spec is not known here")
+    survey.require_for(spec.environments)
+    return (
+        "run here"
+        if any(one.package in registry.RUN_PROGRAMS for one in spec.environments)
+        else "none are run in this run"
+    )
+
+
 def look_at_device(s: NodeSubject) -> Answer:
     return s.survey.device.told()
 
@@ -103,5 +119,6 @@ CHECKS: tuple[Check[NodeSubject], ...] = (
     Check("seat", look_at_seat, ("run", "keys"), seconds=30),
     *NETWORK,
     Check("device", look_at_device, ("settings",), seconds=150),
+    Check("programs", look_at_programs, ("device",), seconds=40),
     Check("model", look_at_model, ("device", "network")),
 )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
 from protocol.shell.cli import Json, PasswordFile, emit, group
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from protocol.chain import Chain
+    from protocol.identity import Key
+    from protocol.shell.home import Home
 
 config = group("The node's settings.")
 
@@ -36,27 +44,11 @@ def init(
     The node key signs work and must be online; the operator key holds the stake and receives the rewards. Keep the
     operator's keystore somewhere safe: the running node never needs it.
     """
-    from node.contributor.settings import NodeSettings
-    from protocol.chain import Chain
-    from protocol.p2p.host import read_addresses
-    from protocol.settings import checked
+    from node.contributor.joining import needs
 
     place = open_home(home)
-    place.require_new()
-    read_addresses(listen, bootnode, ())
-    chain = Chain(rpc, contract)
-    chain.check()
-    chain.policy(run)
-    tables = {
-        "chain": {
-            "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
-        },
-        "peers": {"listen": listen, "bootnodes": bootnode},
-    }  # fmt: skip
-    checked(NodeSettings, tables)
-    node_key = place.new_key("node", chain_id=chain.chain_id, password_file=password_file)
-    operator_key = place.new_key("operator", chain_id=chain.chain_id, password_file=password_file) if operator else None
-    place.write_config(tables, "Settings of a Murmuration node; `node config show` lists all of them.")
+    asked = {"rpc": rpc, "contract": contract, "run": run, "first_block": first_block}
+    chain, node_key, operator_key = make_home(place, asked, bootnode, listen, password_file, has_operator=operator)
     made = {
         "home": str(home),
         "node": node_key.address,
@@ -69,15 +61,46 @@ def init(
         if operator_key:
             typer.echo(f"operator key  {made['operator']}  (holds the stake, receives rewards)")
         typer.echo(f"settings      {place.config}")
-        first = "send some ETH to both and tokens to the operator" if operator_key else "send some ETH to the node key"
-        then = (
-            place.command("node stake")
-            if operator_key
-            else f"{place.command('node stake')} --operator-keystore FILE, the keystore that holds the tokens"
-        )
+        if operator_key:
+            first = needs(chain, node_key.address, operator_key.address, chain.policy(run).node_stake, "")
+            then = f"{place.command('node join')}, which takes the seat and passes on what the node key needs"
+        else:
+            first = "send some ETH to the node key"
+            then = f"{place.command('node stake')} --operator-keystore FILE, the keystore that holds the tokens"
         typer.echo(f"\nnext: {first}, then: {then}")
 
     emit(made, as_json, text)
+
+
+def make_home(
+    place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str, password_file: Path | None, *, has_operator: bool = True
+) -> tuple[Chain, Key, Key | None]:  # fmt: skip
+    """A new home, with keys and settings, once the chain has shown that the run is there; `asked` is its [chain].
+
+    Raises ConfigError where the home is not new, WrongChain where chain or contract are others.
+    """
+    from node.contributor.settings import NodeSettings
+    from protocol.chain import Chain
+    from protocol.p2p.host import read_addresses
+    from protocol.settings import checked
+
+    place.require_new()
+    read_addresses(listen, bootnodes, ())
+    chain = Chain(asked["rpc"], asked["contract"])
+    chain.check(asked.get("chain_id"))
+    chain.policy(asked["run"])
+    tables = {
+        "chain": asked | {"contract": chain.runs.address, "chain_id": chain.chain_id},
+        "peers": {"listen": listen, "bootnodes": list(bootnodes)},
+    }
+    checked(NodeSettings, tables)
+    made = [
+        place.new_key(name, chain_id=chain.chain_id, password_file=password_file)
+        for name in ("node", "operator")
+        if name == "node" or has_operator
+    ]
+    place.write_config(tables, "Settings of a Murmuration node; `node config show` lists all of them.")
+    return chain, made[0], made[1] if has_operator else None
 
 
 @config.command("show")

@@ -5,6 +5,7 @@ Each shows what it does and what follows before it asks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,16 +32,20 @@ from protocol.chain.types import Role, Seat
 from protocol.constants import NOBODY
 from protocol.errors import InsufficientFunds, Malformed, UsageError
 from protocol.shell.cli import CalldataJson, Json, PasswordFile, Yes, confirm, emit
-from protocol.shell.money import deposit, duration, parse_tokens, tokens
+from protocol.shell.money import deposit, duration, parse_tokens, require_tokens, tokens
 from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
+    from node.contributor.settings import NodeSettings
     from node.engine import EngineSettings
     from protocol.chain import Chain, Sender
+    from protocol.chain.types import Policy
+    from protocol.identity import Key
     from protocol.invite import SignedInvite
     from protocol.runspec import RunSpec
+    from protocol.shell.home import Home
     from protocol.shell.proposal import Proposal
 
 Hardware = Annotated[
@@ -76,66 +81,111 @@ def stake(
     as_json: CalldataJson = False,
 ) -> None:
     """Deposit stake and take a seat in the run; where the run has a gate, with an invite of its owner."""
-    from eth_utils import keccak
-
-    from protocol.chain.reverts import banned
-    from protocol.signing import Join
-
     place = open_home(home)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
-    policy = chain.policy(run)
     node_key = place.open_key("node", password_file)
     sender: Sender | Proposal = (
         proposal(chain, operator, operator_keystore)
         if calldata
         else operator_sender(place, node, chain, password_file, operator_keystore)
     )
-    seat = chain.seat(run, node_key.address)
-    if seat.role == Role.BANNED:
-        raise banned(node_key.address)
-    seated = seat.role == Role.ACTIVE and hardware in (None, seat.hardware)
-    invited = None if seated else _require_invite(chain, run, policy.gate, node_key.address, invite)
-    number, called = seat.hardware, ""
-    if not seated:
-        agreed = read_spec(place, node, chain, node_key, spec)
-        number, called = _hardware_class(agreed, node.engine, hardware)
-        agreed.require_hardware(number)
-    account = chain.account(sender.key.address)
-    own = seat.locked if seat.operator == sender.key.address else 0
-    missing = 0 if seated else max(0, policy.node_stake - own - account.free)
+    require_not_banned(chain, run, node_key.address)
+    seat = look_for_seat(place, node, chain, node_key, hardware, invite, spec)
+    missing = seat.missing(chain, sender.key.address)
     wei = missing if amount is None else parse_tokens(amount)
     if wei < missing:
         raise InsufficientFunds(
-            f"a seat needs {tokens(policy.node_stake)} of free stake; {tokens(missing)} are missing"
+            f"a seat needs {tokens(seat.policy.node_stake)} of free stake; {tokens(missing)} are missing"
         )
-    if seated and not wei:
+    if seat.is_taken and not wei:
         typer.echo(f"{node_key.address} is seated in run {run} already; next: {place.command('node start')}")
         return
+    require_tokens(sender, sender.key.address, wei)
     confirm(
         "Stake and take the seat?",
-        [
-            f"deposits  {tokens(wei)} from {sender.key.address} (the operator)",
-            f"seats     {node_key.address} in run {run}, hardware class {number}{called}"
-            if not seated
-            else "seat      already taken",
-            f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
-            f"comes back {duration(policy.span)} after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
-        ],
+        seat.consequences(chain, f"{tokens(wei)} from {sender.key.address} (the operator)"),
         yes or calldata,
     )
-    patience = CALLDATA_CONSENT_SECONDS if calldata else CONSENT_SECONDS
-    if wei:
-        deposit(sender, sender.key.address, wei)
-    if not seated:
-        deadline = invited.invite.deadline if invited else chain.block().time + patience
-        join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), number, deadline)
-        consent, word = join.sign(node_key, chain.domain), invited.signature if invited else b""
-        sender.send(chain.join(run, node_key.address, node_key.peer, number, deadline, consent, word))
+    take_seat(sender, node_key, seat, wei, CALLDATA_CONSENT_SECONDS if calldata else CONSENT_SECONDS)
     if is_shown(sender, as_json):
         return
-    typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
+    typer.echo(f"{node_key.address} is seated in run {run} on {tokens(seat.policy.node_stake)}")
     typer.echo(f"next: {place.command('node start')}", err=True)
+
+
+@dataclass(frozen=True)
+class SeatSought:
+    """A seat as it is going to be taken, or as it is held already: `is_taken`."""
+
+    run: int
+    node: str
+    policy: Policy
+    is_taken: bool
+    hardware: int
+    class_words: str = ""
+    """How the hardware class was found."""
+    invite: SignedInvite | None = None
+
+    def missing(self, chain: Chain, operator: str) -> int:
+        """Tokens, in wei, that `operator` has to deposit for it."""
+        if self.is_taken:
+            return 0
+        held = chain.seat(self.run, self.node)
+        own = held.locked if held.operator == operator else 0
+        return max(0, self.policy.node_stake - own - chain.account(operator).free)
+
+    def consequences(self, chain: Chain, deposited: str) -> list[str]:
+        words = f"{self.node} in run {self.run}, hardware class {self.hardware}{self.class_words}"
+        return [
+            f"deposits  {deposited}",
+            f"seats     {words}" if not self.is_taken else "seat      already taken",
+            f"at risk   {tokens(self.policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
+            f"comes back {duration(self.policy.span)} after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
+        ]
+
+
+def require_not_banned(chain: Chain, run: int, node: str) -> None:
+    """Raises Banned."""
+    from protocol.chain.reverts import banned
+
+    if chain.seat(run, node).role == Role.BANNED:
+        raise banned(node)
+
+
+def look_for_seat(
+    place: Home, node: NodeSettings, chain: Chain, key: Key, hardware: int | None, invite: str | None, spec: Path | None
+) -> SeatSought:
+    """The seat that this machine can fill. Raises, before anything is sent, what it lacks for that, or the node lacks of the gate's word."""
+    from protocol.sandbox.programs import survey
+
+    run = node.chain.run
+    policy, seat = chain.policy(run), chain.seat(run, key.address)
+    if seat.role == Role.ACTIVE and hardware in (None, seat.hardware):
+        return SeatSought(run, key.address, policy, True, seat.hardware)
+    invited = _require_invite(chain, run, policy.gate, key.address, invite)
+    agreed = read_spec(place, node, chain, key, spec)
+    survey.require_for(agreed.environments)
+    number, words = _hardware_class(agreed, node.engine, hardware)
+    agreed.require_hardware(number)
+    return SeatSought(run, key.address, policy, False, number, words, invited)
+
+
+def take_seat(sender: Sender | Proposal, key: Key, seat: SeatSought, wei: int, patience: int) -> None:
+    """Deposits `wei` and joins; `patience` is for how many seconds the node's consent is good."""
+    from eth_utils import keccak
+
+    from protocol.signing import Join
+
+    chain, operator, invited = sender.chain, sender.key.address, seat.invite
+    if wei:
+        deposit(sender, operator, wei)
+    if seat.is_taken:
+        return
+    deadline = invited.invite.deadline if invited else chain.block().time + patience
+    join = Join(seat.run, operator, key.address, keccak(key.peer), seat.hardware, deadline)
+    consent, word = join.sign(key, chain.domain), invited.signature if invited else b""
+    sender.send(chain.join(seat.run, key.address, key.peer, seat.hardware, deadline, consent, word))
 
 
 def _hardware_class(spec: RunSpec, engine: EngineSettings, given: int | None) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from node.judging.calibration import noise
 from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, FittedLimits, completions_of, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Matrix, Measurements
 from node.judging.calibration.tail import DISTINCT, FEWEST
-from protocol import eprocess, statistics
+from protocol import eprocess, extras, statistics
 from protocol.calibration import Calibration
 from protocol.constants import SPREAD_MAX, SUM_UNIT
 from protocol.eprocess import Sums
@@ -245,7 +245,7 @@ def _plot(path: Path, name: str, of: FittedLimits, measured: Measurements) -> No
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PreflightError("the report needs matplotlib", hint=".venv/bin/pip install -e '.[report]'") from error
+        raise PreflightError("the report needs matplotlib", hint=extras.how_to_install("report")) from error
     rows = {"honest": measured.honest, **measured.cheats}
     smallest = of.soft / 1e4
     most = max(of.hard, *(max(_largest(checked, name)) for checked in rows.values()))

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
 from typing import Any
 
+from protocol import extras
 from protocol.environments import content
 from protocol.environments.tasksets import refusals
 from protocol.environments.tasksets.tools import Tools
@@ -28,7 +29,7 @@ def require_verifiers() -> None:
     if found != VERSION:
         raise ConfigError(
             f"tasksets are played with verifiers {VERSION}, and what is installed is {found}",
-            hint='pip install "murmuration[verifiers]"',
+            hint=extras.how_to_install("verifiers"),
         )
 
 

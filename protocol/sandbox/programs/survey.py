@@ -9,18 +9,20 @@ import os
 import platform
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from protocol.environments import registry
 from protocol.environments.programs import Interpreter, TrialRun
 from protocol.errors import PreflightError, Unavailable
+from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import bpf
 from protocol.sandbox.confinement import Kernel
 from protocol.sandbox.programs import runner, walls
 
-INSTALL = "sudo apt-get install bubblewrap (scripts/setup does it where it may), then `murmur env doctor`"
+INSTALL = "sudo apt-get install bubblewrap, then `murmur env doctor`"
 _SECONDS = 30.0
 _IDLE_S = 5.0
 _NO_ROOM = "memory_mib in the environment's config may be too little for it: Node.js needs 4096"
@@ -48,6 +50,12 @@ def require() -> None:
             raise PreflightError(
                 f"programs cannot be run on this machine: {grant.name}: {grant.detail}", hint=grant.hint
             )
+
+
+def require_for(environments: Iterable[EnvironmentSpec]) -> None:
+    """Raises PreflightError where one of ours among them has programs run, and this machine cannot; the sandbox itself asks for all."""
+    if any(one.package in registry.RUN_PROGRAMS for one in environments):
+        require()
 
 
 @cache

@@ -280,6 +280,31 @@ def invite(
 
 
 @app.command()
+def card(
+    file: File,
+    rpc: Annotated[list[str] | None, typer.Option(help="JSON-RPC endpoint that contributors may ask; else the network's public one.")] = None,
+    deployment: Annotated[Path | None, typer.Option(help="Addresses file, where it names a faucet.")] = None,
+) -> None:  # fmt: skip
+    """Print the run's card, the one file that a contributor needs for `node join`. Sends nothing; there is no secret in it."""
+    from protocol.chain.deploy import Deployment
+    from protocol.settings import checked, read_toml
+    from protocol.shell import runfile
+    from protocol.shell.run_card import RunCard, public_endpoints
+
+    path = strip_at(file)
+    settings, tables = runfile.client(path)[0], read_toml(path)
+    chain, run = _chain(path), _run(path)
+    chain.policy(run)
+    given = {
+        "chain_id": chain.chain_id, "contract": chain.runs.address, "run": run,
+        "rpc": public_endpoints(rpc or [], chain.chain_id, settings.rpc),
+        "bootnodes": tables.get("peers", {}).get("bootnodes", ()), "first_block": tables["chain"].get("first_block", 0),
+        "faucet": Deployment.load(deployment).faucet if deployment else "",
+    }  # fmt: skip
+    typer.echo(checked(RunCard, given).text)
+
+
+@app.command()
 def pause(
     file: File, keystore: Keystore = None, password_file: PasswordFile = None,
     off: Annotated[bool, typer.Option("--off", help="Resume.")] = False, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,

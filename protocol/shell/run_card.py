@@ -1,0 +1,86 @@
+"""A run's card: the one file that a run's owner hands to contributors, with all that `node join` must be told. JSON, made by `murmur run card`.
+
+    {"chain_id": 84532, "contract": "0x…", "run": 1, "rpc": ["https://…"], "bootnodes": ["/dns4/…"], "first_block": 7, "faucet": "0x…"}
+
+It holds no secret and proves nothing: who takes it believes whoever gave it, as with addresses that are typed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eth_utils import is_address
+from pydantic import Field, field_validator
+
+from protocol.chain import networks
+from protocol.errors import ConfigError, UsageError
+from protocol.http_url import without_secrets
+from protocol.settings import Settings, checked
+
+_BYTES_MAX = 1 << 16
+
+
+class RunCard(Settings):
+    chain_id: int = Field(ge=1)
+    contract: str
+    """Address of the Runs contract."""
+    run: int = Field(ge=1)
+    rpc: tuple[str, ...] = Field(min_length=1)
+    """Endpoints that anybody may ask."""
+    bootnodes: tuple[str, ...] = Field(min_length=1)
+    first_block: int = Field(default=0, ge=0)
+    faucet: str = ""
+    """Address of a faucet of the run's tokens; empty: there is none."""
+
+    @field_validator("contract", "faucet")
+    @classmethod
+    def _is_address(cls, text: str) -> str:
+        if text and not is_address(text):
+            raise ValueError("this is no address")
+        return text
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.model_dump(exclude_defaults=True), indent=1)
+
+    @property
+    def chain_table(self) -> dict[str, Any]:
+        """[chain] of a role's settings."""
+        rpc = self.rpc[0] if len(self.rpc) == 1 else list(self.rpc)
+        return {
+            "rpc": rpc, "contract": self.contract, "chain_id": self.chain_id, "run": self.run, "first_block": self.first_block,
+        }  # fmt: skip
+
+
+def read(file: Path) -> RunCard:
+    """Raises UsageError where there is no file, ConfigError where it is no card."""
+    hint = "the run's owner makes a card with `murmur run card`"
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(_BYTES_MAX))
+    except OSError as error:
+        raise UsageError(f"cannot read the card {file}: {error.strerror}", hint=hint) from error
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} is no run's card", hint=hint)
+    return checked(RunCard, found)
+
+
+def public_endpoints(given: list[str], chain_id: int, own: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The endpoints that a card names: `given`, else the named network's public one, else the owner's `own`, unless they hold a key.
+
+    Raises UsageError where none is left.
+    """
+    if given:
+        return tuple(given)
+    name = networks.Name.of(chain_id)
+    if name is not None and name.network.is_public:
+        return (name.network.rpc,)
+    urls = (own,) if isinstance(own, str) else own
+    open_to_all = tuple(url for url in urls if not without_secrets(url).endswith("/…"))
+    if not open_to_all:
+        raise UsageError("which endpoint may others ask?", hint="give --rpc; that of run.toml may hold a key of yours")
+    return open_to_all

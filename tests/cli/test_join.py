@@ -1,0 +1,177 @@
+"""`node join`: a run's card is all that a newcomer has, and one command brings keys, gas money, stake and seat together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from swarm.anvil import Anvil
+from swarm.world import DAY, TOKEN, World
+
+from node.contributor import joining
+from protocol.chain.faucet import creating
+from protocol.chain.types import Role
+from protocol.clock import SystemClock
+from protocol.environments import registry
+from protocol.environments.programs import ProgramEnvironment, ProgramTool
+from protocol.errors import PreflightError, UsageError
+from protocol.identity import Key
+from protocol.sandbox.programs import survey
+from protocol.shell.home import Home
+from protocol.shell.run_card import public_endpoints
+from tests.cli.conftest import PASSWORD, SPEC, Console, Ended
+
+BOOTNODE = f"/ip4/127.0.0.1/tcp/1/p2p/{Key.generate().peer_id}"
+
+
+@dataclass
+class Newcomer:
+    world: World
+    console: Console
+    folder: Path
+
+    @property
+    def home(self) -> Home:
+        return Home(self.folder / "home", "node")
+
+    @property
+    def card(self) -> Path:
+        return self.folder / "card.json"
+
+    def join(self, *options: object, card: bool = True, wait: float = 0) -> Ended:
+        given = (self.card,) if card else ()
+        where = ("--home", self.home.path, "--spec", self.folder / "spec.json", "--wait", wait)
+        return self.console.node("join", *given, *where, "--yes", *options)
+
+    @property
+    def role(self) -> Role:
+        return self.world.chain.seat(self.world.run, self.home.address("node")).role
+
+
+def run_file(world: World, folder: Path, rpc: str) -> Path:
+    table = {"rpc": rpc, "contract": world.chain.runs.address, "run": world.run, "first_block": 2}
+    file = folder / "run.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+    file.write_text("\n".join(["[chain]", *lines, "[peers]", f'bootnodes = ["{BOOTNODE}"]']))
+    return file
+
+
+@pytest.fixture
+def newcomer(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Newcomer]:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    world = World.fresh(anvil, spec_digest=SPEC.digest)
+    (tmp_path / "spec.json").write_bytes(SPEC.canonical())
+    made = console.murmur("run", "card", f"@{run_file(world, tmp_path, anvil.rpc)}")
+    assert made.code == 0, made.err
+    newcomer = Newcomer(world, console, tmp_path)
+    newcomer.card.write_text(made.out)
+    yield newcomer
+
+
+def with_faucet(newcomer: Newcomer, amount: int) -> None:
+    chain, owner = newcomer.world.chain, newcomer.world.owner
+    call = creating(chain, chain.token.address, amount=amount, most=1000 * TOKEN, period=DAY)
+    faucet = str(owner.send(call).contract)
+    owner.send(chain.transfer_tokens(faucet, 1000 * TOKEN))
+    card = json.loads(newcomer.card.read_text())
+    newcomer.card.write_text(json.dumps(card | {"faucet": faucet}))
+
+
+def test_without_money_it_says_what_to_send_to_the_one_address_and_goes_on_when_given_again(newcomer: Newcomer) -> None:
+    poor = newcomer.join()
+    operator = newcomer.home.address("operator")
+    assert poor.code == 6 and f"100 MUR for the stake, which the run's owner sells or gives to {operator}" in poor.err
+    assert "ETH for gas" in poor.err and newcomer.role == Role.NONE
+    newcomer.world.anvil.give(operator, TOKEN)
+    newcomer.world.owner.send(newcomer.world.chain.transfer_tokens(operator, 100 * TOKEN))
+    done = newcomer.join(card=False)
+    assert done.code == 0, done.err
+    assert newcomer.home.address("operator") == operator
+    assert newcomer.role == Role.ACTIVE
+    chain = newcomer.world.chain
+    assert chain.balance(newcomer.home.address("node")) >= joining.NODE_GAS * chain.gas_price()
+    again = newcomer.join()
+    assert again.code == 0 and newcomer.world.chain.account(operator).active == 100 * TOKEN
+
+
+def test_it_waits_for_eth_and_the_tokens_come_from_the_runs_faucet(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def somebody_sends(clock: SystemClock, seconds: float) -> None:
+        newcomer.world.anvil.give(newcomer.home.address("operator"), TOKEN)
+
+    with_faucet(newcomer, 250 * TOKEN)
+    monkeypatch.setattr(SystemClock, "sleep", somebody_sends)
+    done = newcomer.join(wait=1)
+    operator = newcomer.home.address("operator")
+    assert done.code == 0, done.err
+    assert "waiting for it" in done.err and "MUR for the stake, which" not in done.err
+    assert newcomer.world.chain.token_balance(operator) == 150 * TOKEN
+    assert newcomer.role == Role.ACTIVE
+
+
+def test_a_faucet_that_gives_too_little_is_not_asked(newcomer: Newcomer) -> None:
+    with_faucet(newcomer, 30 * TOKEN)
+    newcomer.join()
+    newcomer.world.anvil.give(newcomer.home.address("operator"), TOKEN)
+    done = newcomer.join()
+    assert done.code == 6 and "the faucet gives 30 MUR" in done.err and "70 MUR" in done.err
+    assert newcomer.world.chain.token_balance(newcomer.home.address("operator")) == 0
+
+
+def test_a_machine_that_cannot_do_the_work_is_told_before_money_is_sent(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks() -> None:
+        raise PreflightError("programs cannot be run on this machine: bubblewrap: it is not installed")
+
+    monkeypatch.setattr(survey, "require", lacks)
+    monkeypatch.setattr(registry, "RUN_PROGRAMS", {SPEC.environments[0].package})
+    done = newcomer.join()
+    assert done.code == 5 and "bubblewrap" in done.err and "send" not in done.err.split("error:")[1]
+
+
+def test_which_environments_run_programs_is_what_their_classes_say() -> None:
+    found = {name for name, one in registry.installed().items() if one.distribution is None}
+    kinds = {name: registry.find(name).load() for name in found}
+    runs = {name for name, kind in kinds.items() if issubclass(kind, ProgramEnvironment | ProgramTool)}
+    assert runs == registry.RUN_PROGRAMS
+
+
+def test_a_home_of_another_run_is_left_alone(newcomer: Newcomer) -> None:
+    newcomer.join()
+    before = newcomer.home.config.read_text()
+    card = json.loads(newcomer.card.read_text())
+    newcomer.card.write_text(json.dumps(card | {"run": card["run"] + 1}))
+    done = newcomer.join()
+    assert done.code == 3 and "belongs to run" in done.err and newcomer.home.config.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("", 3), ("[]", 3), ('{"run": 1}', 3), ('{"contract": "0x12"}', 3), (None, 2)]
+)
+def test_what_is_no_card_is_refused_before_a_key_is_made(
+    console: Console, tmp_path: Path, text: str | None, code: int
+) -> None:
+    if text is not None:
+        (tmp_path / "card.json").write_text(text)
+    done = console.node("join", tmp_path / "card.json", "--home", tmp_path / "home", "--yes")
+    assert done.code == code and not (tmp_path / "home").exists()
+    assert console.node("join", "--home", tmp_path / "home", "--yes").code == 2
+
+
+def test_a_card_names_no_endpoint_with_a_key_in_it() -> None:
+    secret = ("https://rpc.example/v2/canary5f3a9c7d", "http://127.0.0.1:8545")
+    assert public_endpoints([], 84_532, secret) == ("https://sepolia.base.org",)
+    assert public_endpoints([], 31_337, secret) == secret[1:]
+    assert public_endpoints(["https://a.example"], 31_337, secret) == ("https://a.example",)
+    with pytest.raises(UsageError):
+        public_endpoints([], 999, secret[0])
+
+
+def test_a_folder_that_hardware_made_is_for_its_user_alone(console: Console, tmp_path: Path) -> None:
+    place = Home(tmp_path / "home", "node")
+    assert place.data.is_dir() and place.path.stat().st_mode & 0o777 == 0o700
