@@ -29,6 +29,11 @@ class Row:
         """None where nothing was promised."""
         return None if self.goal is None else self.ratio is not None and self.ratio >= self.goal
 
+    @property
+    def remark(self) -> str:
+        """What else a reader of the line is told; the JSON has it in fields."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Cost(Row):

@@ -10,8 +10,7 @@ import sys
 NAMES = {
     "asynchrony": "what learning loses to rollouts of older weights, and what a trainer gains by not waiting",
     "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
-    "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
-    "detection": "after how many submissions each cheat is found in bfloat16, across two ways of computing attention",
+    "cheats": "how often each cheat we can name is found, by which rule, and after how many submissions of a seat in bfloat16",
     "length": "whether announced length budgets are learned, and what they cost the task",
     "engine": "our engine at the shape of rollouts against transformers and vLLM: equal and log-normal lengths, grouped heads",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
@@ -52,7 +51,7 @@ def main() -> int:
         ratio = "    –" if row.ratio is None else f"{row.ratio:5.2f}"
         peer = "peer          –  ratio     –" if row.peer is None else f"peer {_shown(row.peer)}  ratio {ratio}"
         goal = "" if row.goal is None else f"goal {row.goal:,g} {'met' if row.met else 'NOT met'}"
-        print(f"{row.name:<40} ours {_shown(row.ours)} {row.unit}  {peer}  {goal}".rstrip())
+        print(f"{row.name:<40} ours {_shown(row.ours)} {row.unit}  {peer}  {goal}  {row.remark}".rstrip())
     return 0
 
 

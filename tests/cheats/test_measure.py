@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benches.cheats import Margins, _judged_falsely, _margins, _measure, _rate, tail_above
+from benches.cheats_catalogue import Margins, _judged_falsely, _margins, _measure, _rate, tail_above
 from cheats.catalogue import catalogue
 from cheats.scene import Scene
 from swarm.tiny_run import TinyRun

@@ -1,11 +1,12 @@
-"""Detection in bfloat16: after how many submissions of one seat each cheat is found, across two ways of computing attention.
+"""Detection in bfloat16: after how many submissions of one seat each cheat is found, across two ways of computing attention. A part of
+`scripts/bench cheats`.
 
 The worker computes attention by torch's fused kernel, the validator by products and a softmax. Cheats make proofs and logprobs anew with the published weights, unless
 their name says that they prove themselves. Single values are judged by the limits of the shipped calibration, sums against its noise and with the default budget.
 What each of a cheat's completions adds is measured once, by the functions that the judge uses; then seats are made of completions drawn from these, with
 replacement, in submissions of 2,000 tokens, until the evidence reaches the bound. `ours` is the median of the submissions that takes, `low` and `high` the
-5th and 95th percentile. *Full*: all rows are prefilled, and prefilled again with the alternative that the row names. *A tenth*: a tenth of the rows, and
-alternatives as a validator chooses them (node/validator/alternatives.py), at most a tenth of that. `peer` is the share of completions that TOPLOC's published
+5th and 95th percentile; `generated` is the same in tokens of the seat. *Full*: all rows are prefilled, and prefilled again with the alternative that the row names. *A tenth*: a tenth of the rows, and
+alternatives as a validator chooses them (node/validator/alternatives.py), at most a tenth of that. *Ideal*: what the best bet on the alternative's tokens would need (cheats_ideal.py). `peer` is the share of completions that TOPLOC's published
 thresholds reject (90 of 128 exponents, mantissa mean 10, median 8).
 
 Intervals are those of the seat's luck; that of the pool of completions, a few hundred of one tiny policy on one machine, is not in them.
@@ -13,9 +14,9 @@ Intervals are those of the seat's luck; that of the pool of completions, a few h
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from cheats.quantisers import grouped_int8
 from cheats.scene import PAPER_LR, Scene
 from swarm.tiny_run import TinyRun, run_tables
 
-from benches import Bench, Row
+from benches import Row, cheats_ideal
 from node.engine import Completion, EngineSettings, Prompt
 from node.engine.degrade import CACHES, DEGRADATIONS, Degradation
 from node.engine.proofs import bits
@@ -66,6 +67,8 @@ class Deed:
     name: str
     generate: Generate
     alternative: str = ""
+    factor: float | None = None
+    """Of the temperature, at which the best bet takes it to draw."""
     proves_itself: bool = False
     soft: int | None = None
     hard: int | None = None
@@ -80,8 +83,31 @@ class Observed:
     tokens: int
     alone: SumsByName
     again: SumsByName
+    looks: cheats_ideal.Looks | None
     single: Outcome
     by_toploc: bool
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """The median, the 5th and the 95th percentile."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], most: float = np.inf) -> Quantiles:
+        return cls(*(float(min(most, np.quantile(values, q))) for q in (0.5, 0.05, 0.95)))
+
+
+@dataclass(frozen=True)
+class FirstVerdict:
+    """When a seat was found, and by what; one more submission than the most, and nothing, where it was not."""
+
+    submissions: int
+    generated: int
+    by: str
 
 
 @dataclass(frozen=True)
@@ -92,11 +118,16 @@ class Detection(Row):
     """Share of the simulated seats."""
     low: float = 0.0
     high: float = 0.0
+    generated: Quantiles | None = None
+    """Tokens of the seat up to there, prefilled or not."""
     tenth: float = 0.0
     """As `ours`, a tenth of the rows prefilled."""
     tenth_found: float = 0.0
-    by: str = ""
-    """What found it: a single value, or the statistic with the most evidence."""
+    found_by: dict[str, float] = field(default_factory=dict)
+    """What found it, with its share of the seats, the most frequent first: a single value, or the statistic with the most evidence."""
+    alternative: str = ""
+    ideal: float | None = None
+    """As `ours`, of the best bet on the alternative; None without one, and where no number of submissions is enough."""
     units: int = 0
     """Completions measured."""
     tokens: int = 0
@@ -110,22 +141,22 @@ class Detection(Row):
             return self.found == self.tenth_found == 0
         return None if self.goal is None else self.found > 0.5 and self.ours <= self.goal
 
+    @property
+    def remark(self) -> str:
+        by = ", ".join(f"{name} {share:.0%}" for name, share in self.found_by.items()) or "nothing"
+        tokens = f"{self.generated.median:,.0f} tokens, " if self.generated else ""
+        ideal = "" if not self.alternative else f"ideal {'∞' if self.ideal is None else format(self.ideal, '.1f')}; "
+        return f"{self.low:g} to {self.high:g}, {tokens}found {self.found:.0%} by {by}; {ideal}a tenth: {self.tenth:g} (found {self.tenth_found:.0%})"
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=240, help="completions of each cheat (default: 240)")
-    parser.add_argument("--only", default="", help="cheats whose name begins so")
 
-
-def run(rows: int = 240, only: str = "") -> Bench:
-    bench = Bench("detection")
-    with tempfile.TemporaryDirectory() as folder, Stand.made(Path(folder), rows) as stand:
+def rows(completions: int, only: str = "") -> Iterator[Detection]:
+    """Of the cheats whose name begins so, by that many completions of each."""
+    with tempfile.TemporaryDirectory() as folder, Stand.made(Path(folder), completions) as stand:
         for deed in stand.deeds():
-            if not deed.name.startswith(only):
-                continue
-            for row in stand.rows(deed):
-                bench.rows.append(row)
-                print(f"{row.name}: {row.ours:g} ({row.low:g} to {row.high:g}; {row.found:.0%} found) by {row.by or 'nothing'}; a tenth: {row.tenth:g} ({row.tenth_found:.0%})", file=sys.stderr, flush=True)  # fmt: skip
-    return bench
+            if deed.name.startswith(only):
+                for row in stand.rows(deed):
+                    print(f"{row.name}: {row.ours:g} {row.unit}, {row.remark}", file=sys.stderr, flush=True)
+                    yield row
 
 
 class Stand:
@@ -171,12 +202,19 @@ class Stand:
         drawn = self._drawn
         yield Deed("honest", drawn(self._right), honest=True)
         for name in (*_BEFORE, "colder", "fp8", "int4", "int8", "kv_fp8", "kv_int8", "warmer"):
-            yield Deed(f"honest, looked for as {name}", drawn(self._right), name, honest=True)
+            yield Deed(
+                f"honest, looked for as {name}",
+                drawn(self._right),
+                name,
+                statistics.TEMPERATURES.get(name),
+                honest=True,
+            )
         yield Deed("smaller model", drawn(self._engine(SmallerModelEngine)), hard=1)
         yield Deed("other seed", drawn(self._right, shift=1), hard=1)
         for factor, soft, hard in ((0.9, None, 1), (1.1, None, 1), (0.95, 1, 3), (0.98, 10, None)):
             known = "colder" if factor < 1 else "warmer"
-            yield Deed(f"temperature {factor:g}", drawn(self._right, temperature=factor), known, soft=soft, hard=hard)
+            generate = drawn(self._right, temperature=factor)
+            yield Deed(f"temperature {factor:g}", generate, known, factor, soft=soft, hard=hard)
         yield Deed("greedy", drawn(self._right, temperature=1e-6), hard=1)
         yield Deed("nucleus", drawn(self._engine(NucleusEngine)), hard=1)
         goals = {
@@ -196,7 +234,9 @@ class Stand:
             version = self._scene.older(age, PAPER_LR)
             name = "before_4" if age == 5 else "before_1"  # of the fifth before, the nearest that is named
             steps = "1 version" if age == 1 else f"{age} versions"
-            yield Deed(f"{steps} old, proves itself", drawn(self._engine(folder=version)), name, True, soft=soft)
+            yield Deed(
+                f"{steps} old, proves itself", drawn(self._engine(folder=version)), name, proves_itself=True, soft=soft
+            )
             yield Deed(f"{steps} old", drawn(self._engine(folder=version)), name)
         for budget, soft, hard in ((0.5, None, 2), (0.1, 3, None), (0.05, 10, None)):
             yield Deed(f"drafts within {budget:g}", self._drafting(budget=budget), soft=soft, hard=hard)
@@ -245,24 +285,32 @@ class Stand:
             "tokens": sum(one.tokens for one in seen),
             "extra": self.extra,
             "honest": deed.honest,
+            "alternative": deed.alternative,
         }
         budget = HistoryBudget()
         for outcome, goal in ((Outcome.SOFT, deed.soft), (Outcome.HARD, deed.hard)):
             if goal is None and (outcome is Outcome.HARD or deed.hard is not None):
                 continue
-            full = [Seat(seen, budget, deed.alternative, seed).submissions_to(outcome) for seed in range(_SEATS)]
-            tenth = [
-                Seat(seen, budget, deed.alternative, seed, share=0.1).submissions_to(outcome) for seed in range(_SEATS)
-            ]
-            counts = np.array([count for count, _ in full])
-            words = [by for count, by in full if count <= _MOST]
-            ours, low, high = (float(min(_MOST, np.quantile(counts, q))) for q in (0.5, 0.05, 0.95))
+            full, tenth = (
+                [Seat(seen, budget, deed.alternative, seed, share).judged_until(outcome) for seed in range(_SEATS)]
+                for share in (1.0, 0.1)
+            )
+            took, took_tenth = (Quantiles.of([v.submissions for v in verdicts], _MOST) for verdicts in (full, tenth))
             yield Detection(
-                f"{deed.name}: {outcome.name.lower()}", "submissions", ours, by_toploc, None, None if goal is None else float(goal),
-                found=float(np.mean(counts <= _MOST)), low=low, high=high,
-                tenth=float(min(_MOST, np.median([count for count, _ in tenth]))), tenth_found=float(np.mean([count <= _MOST for count, _ in tenth])),
-                by=max(set(words), key=words.count) if words else "", **common,
+                f"{deed.name}: {outcome.name.lower()}", "submissions", took.median, by_toploc, None, None if goal is None else float(goal),
+                found=_found(full), low=took.low, high=took.high, generated=Quantiles.of([v.generated for v in full]),
+                tenth=took_tenth.median, tenth_found=_found(tenth),
+                found_by={by: n / _SEATS for by, n in Counter(v.by for v in full if v.by).most_common()},
+                ideal=self._ideal(seen, budget, outcome), **common,
             )  # fmt: skip
+
+    def _ideal(self, seen: Sequence[Observed], budget: HistoryBudget, outcome: Outcome) -> float | None:
+        looks = [one.looks for one in seen if one.looks is not None]
+        if not looks:
+            return None
+        bounds = history.bounds(budget)
+        noise, bound = (self._noise.hard, bounds.hard) if outcome is Outcome.HARD else (self._noise.soft, bounds.soft)
+        return cheats_ideal.submissions(looks, float(noise), bound, TOKENS)
 
     def _observed(self, deed: Deed) -> list[Observed]:
         completions = deed.generate(self._prompts)
@@ -280,6 +328,7 @@ class Stand:
             tokens, how = np.array(one.tokens), {"key": self._prompts[i].keys[0], "temperature": 1.0}
             of_tokens = self._validator.score(hidden, tokens, **how)
             again: SumsByName = {}
+            looks = None
             if other is not None and alternative is not None:
                 chunks = [bits(other)[start : start + 32].reshape(-1) for start in range(0, len(tokens), 32)]
                 drawn = alternative.score(other, tokens, **how).drawn
@@ -287,6 +336,10 @@ class Stand:
                     tokens_by(deed.alternative): sides(of_tokens, tokens, drawn),
                     proofs_by(deed.alternative): nearer(points[i], chunks),
                 }
+                looks = cheats_ideal.Looks.of(
+                    tokens, self._validator.logits(hidden), alternative.logits(other),
+                    key=self._prompts[i].keys[0], factor=deed.factor,
+                )  # fmt: skip
             limits = self.verification.sampling
             values = measures.measure(
                 of_tokens, of_tokens.logprobs.astype(np.float32),
@@ -301,7 +354,7 @@ class Stand:
             )
             outcome = single.outcome if single else Outcome.ACCEPT
             found.append(
-                Observed(len(tokens), sums.of_completion(of_tokens, self._noise, 1.0), again, outcome, by_toploc)
+                Observed(len(tokens), sums.of_completion(of_tokens, self._noise, 1.0), again, looks, outcome, by_toploc)
             )
         return found
 
@@ -323,14 +376,17 @@ class Seat:
         self._share = share
         self._secret = seed.to_bytes(32, "big")
 
-    def submissions_to(self, outcome: Outcome) -> tuple[int, str]:
-        """How many it takes until a verdict as grave as this, and what leads to it; one more than the most where there is none."""
+    def judged_until(self, outcome: Outcome) -> FirstVerdict:
+        """A verdict as grave as this."""
         plan = AlternativePlan(self._budget, "bfloat16", lambda _: True)
         bounds = history.bounds(self._budget)
         bound = bounds.hard if outcome is Outcome.HARD else bounds.soft
         total: SumsByName = {}
+        generated = 0
         for number in range(1, _MOST + 1):
-            work = list(self._submission())
+            submission = list(self._submission())
+            generated += sum(one.tokens for one, _ in submission)
+            work = [one for one, is_drawn in submission if is_drawn]
             looks_again = self._share == 1
             if not looks_again:
                 before = History(self._budget, 0, [_receipt(total)])
@@ -339,25 +395,27 @@ class Seat:
                 plan.count(tokens, tokens * len(names))
                 looks_again = self._alternative in names
             if any(one.single >= outcome for one in work):
-                return number, "a single value"
+                return FirstVerdict(number, generated, "a single value")
             added = [one.alone for one in work] + [one.again for one in work if looks_again]
             before_it, total = total, statistics.total([total, *added])
             after = history.evidence(total)  # the validator knows nothing but what it measured itself
             if (after.hard if outcome is Outcome.HARD else after.soft) >= bound and history.adds(
                 before_it, total, self._budget
             ):
-                return number, leading(total)
-        return _MOST + 1, ""
+                return FirstVerdict(number, generated, leading(total))
+        return FirstVerdict(_MOST + 1, generated, "")
 
-    def _submission(self) -> Iterator[Observed]:
-        """Of 2,000 tokens; the rows of it that were drawn."""
-        tokens, first = 0, True
+    def _submission(self) -> Iterator[tuple[Observed, bool]]:
+        """Of 2,000 tokens, each completion with whether it is drawn for the prefill."""
+        tokens = 0
         while tokens < TOKENS:
             one = self._seen[int(self._rng.integers(len(self._seen)))]
+            yield one, tokens == 0 or self._rng.random() < self._share
             tokens += one.tokens
-            if first or self._rng.random() < self._share:
-                yield one
-            first = False
+
+
+def _found(verdicts: Sequence[FirstVerdict]) -> float:
+    return float(np.mean([bool(verdict.by) for verdict in verdicts]))
 
 
 def _receipt(total: SumsByName) -> CountedReceipt:
