@@ -38,7 +38,7 @@ class LoggingSettings(Settings):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """The least grave that is written."""
     file: str | None = None
-    """A file to write to instead of stderr, rotated by size."""
+    """A file to write to instead of stderr, rotated by size. A run's hub has one beside it: run-hub.log for run.log; so have ranks but the first."""
     file_megabytes: int = Field(default=64, ge=1)
     """Size at which the file is put aside as FILE.1, the one before as FILE.2, and so on."""
     files_kept: int = Field(default=5, ge=1)

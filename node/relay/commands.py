@@ -123,4 +123,4 @@ def logs(
 
     place = Home(home, "relay")
     settings = load(RelaySettings, place.require_config()).value
-    log_file.show(settings, "murmur-relay", place.config, lines=lines, follow=follow, as_json=as_json)
+    log_file.show(settings.logging, "murmur-relay", place.config, lines=lines, follow=follow, as_json=as_json)

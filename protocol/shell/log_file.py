@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
-from typing import Annotated, BinaryIO, Protocol
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -33,16 +33,9 @@ Lines = Annotated[
 LogsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
-class Logged(Protocol):
-    """Settings of a role."""
-
-    @property
-    def logging(self) -> LoggingSettings: ...
-
-
-def show(settings: Logged, unit: str, config: Path, *, lines: int, follow: bool, as_json: bool) -> None:
+def show(settings: LoggingSettings, unit: str, config: Path, *, lines: int, follow: bool, as_json: bool) -> None:
     """The whole of the command. `unit`: the role as a service of systemd. Raises ConfigError where the role logs to no file, PreflightError where that cannot be read."""
-    named = settings.logging.file
+    named = settings.file
     if named is None:
         raise ConfigError(
             f"this role logs to its standard error and not to a file: {config} sets no logging.file",

@@ -14,11 +14,12 @@ from threading import Event
 import pytest
 
 from protocol.errors import PreflightError
-from protocol.logs import TextFormatter
+from protocol.logs import LoggingSettings, TextFormatter, set_up_logging
 from protocol.settings import write_toml
 from protocol.shell.log_file import LogFile
 from tests.cli.conftest import Console
 from tests.clock import VirtualClock
+from trainer.presets import demo
 
 FORGED = "nice \x1b[2J\u202egone\x07"
 
@@ -157,6 +158,51 @@ def test_a_log_that_may_not_be_read_names_what_to_do(tmp_path: Path, monkeypatch
     with pytest.raises(PreflightError, match="Permission denied") as told:
         LogFile(tmp_path / "role.log")
     assert "as the user that runs the role" in told.value.hint
+
+
+@pytest.fixture
+def run_toml(tmp_path: Path) -> Path:
+    """Of a run that logs to run.log, whose endpoint does not answer."""
+    path, log = tmp_path / "run.toml", tmp_path / "run.log"
+    chain = {"rpc": "http://127.0.0.1:9", "contract": "0x" + "ab" * 20, "chain_id": 31337, "run": 1}
+    write_toml(path, demo() | {"chain": chain, "logging": {"file": str(log)}}, "A run.")
+    return path
+
+
+def test_trainer_hub_and_other_ranks_have_a_log_each(
+    console: Console, run_toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that rotate one file lose each other's lines."""
+
+    def stopped(settings: LoggingSettings) -> None:
+        set_up_logging(settings)
+        raise PreflightError("it is seen what it logs to")
+
+    def made(*words: str) -> set[str]:
+        logs = set(run_toml.parent.glob("*.log"))
+        assert console.murmur("trainer", *words, f"@{run_toml}").code == 5
+        return {log.name for log in set(run_toml.parent.glob("*.log")) - logs}
+
+    monkeypatch.setattr("protocol.logs.set_up_logging", stopped)
+    assert made("hub", "start") == {"run-hub.log"}
+    assert made("run") == {"run.log"}
+    monkeypatch.setenv("RANK", "1")
+    assert made("run") == {"run-rank1.log"}
+    monkeypatch.setenv("RANK", "2")
+    assert made("solo") == {"run-rank2.log"}
+
+
+def test_the_logs_of_trainer_and_hub_are_printed_each_by_itself(console: Console, run_toml: Path) -> None:
+    for name in ("run", "run-hub"):
+        run_toml.with_name(f"{name}.log").write_text(f"a line of {name}\n")
+    words = ("trainer", "logs", f"@{run_toml}")
+    assert console.murmur(*words).out == "a line of run\n"
+    assert console.murmur(*words, "--hub").out == "a line of run-hub\n"
+    done = console.murmur(*words, "--solo", "--hub")
+    assert (done.code, "has no hub" in done.err) == (2, True)
+    text = run_toml.read_text()
+    run_toml.write_text(text.replace("[logging]\nfile", "[logging]\n# file"))
+    assert "journalctl -u murmur-trainer -u murmur-hub -n 50" in console.murmur(*words, "--hub").err
 
 
 @pytest.mark.parametrize("words", [["node"], ["validator"], ["relay"], ["bootnode"], ["trainer"]])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from grafana import generated
 from grafana.alerts import ALERTS, Alert
 from grafana.boards import BOARDS, Board, Panel
@@ -37,6 +39,31 @@ def unknown(expression: str, text: str) -> Iterator[str]:
             of_it |= allowed
             yield from (f"{selector.metric}{{{label}}}" for label in selector.labels if label not in allowed)
     yield from (grouped(expression) | shown(text)) - of_it
+
+
+# ---- where the files go -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("installed_from", ["clone", "release"])
+def test_what_the_docs_say_to_copy_lies_where_prometheus_and_grafana_look(installed_from: str, tmp_path: Path) -> None:
+    folder, root = HERE, HERE.parents[1]
+    if installed_from == "release":
+        folder = tmp_path / "grafana"
+        (line,) = re.findall(r"^cp .*/grafana/.*$", (root / "scripts/release").read_text(), re.MULTILINE)
+        folder.mkdir()
+        subprocess.run(["bash", "-c", f"output={tmp_path}; {line}"], cwd=root, check=True, timeout=10)
+    chapter = (root / "docs/running.md").read_text().split("### With Prometheus and Grafana")[1]
+    etc = tmp_path / "etc"
+    for program in ("prometheus", "grafana"):
+        (etc / program).mkdir(parents=True)
+    for copies in re.findall(r"^sudo (cp [^#\n]*)", chapter, re.MULTILINE):
+        subprocess.run(["bash", "-c", copies.replace("/etc", str(etc))], cwd=folder, check=True, timeout=10)
+    (told,) = (etc / "grafana/provisioning/dashboards").iterdir()
+    (provider,) = yaml.safe_load(told.read_text())["providers"]
+    boards = Path(provider["options"]["path"].replace("/etc", str(etc)))
+    assert {file.stem for file in boards.iterdir()} == {board.name for board in BOARDS}
+    (rules,) = yaml.safe_load((etc / "prometheus/prometheus.yml").read_text())["rule_files"]
+    assert (etc / "prometheus" / rules).is_file()
 
 
 # ---- what the tables name is there --------------------------------------------------------------------------------------

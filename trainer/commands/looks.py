@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protocol.errors import PreflightError
+from protocol.errors import PreflightError, UsageError
 from protocol.shell.cli import Json, emit, strip_at
 from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
@@ -52,17 +52,30 @@ def status(file: _File, alone: _Alone = False, as_json: Json = False) -> None:
 
 
 def logs(
-    file: _File, alone: _Alone = False, lines: Lines = LINES, follow: Follow = False, as_json: LogsJson = False
+    file: _File,
+    alone: _Alone = False,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Of the hub, whose file lies beside: run-hub.log for run.log.")
+    ] = False,
+    lines: Lines = LINES,
+    follow: Follow = False,
+    as_json: LogsJson = False,
 ) -> None:
-    """Print the newest lines of trainer and hub, which share a log, from the file that logging.file names, also across its rotations."""
+    """Print the newest lines of the trainer, or of its hub, from the file that logging.file names, also across its rotations."""
     from protocol.settings import read_toml
     from protocol.shell import log_file
     from trainer.config import load_run, load_solo
+    from trainer.log_files import of_hub
 
     path = strip_at(file)
     is_alone = alone or "chain" not in read_toml(path)
-    settings = load_solo(path).value if is_alone else load_run(path).value
-    log_file.show(settings, "murmur-trainer", path, lines=lines, follow=follow, as_json=as_json)
+    if hub and is_alone:
+        raise UsageError("a training on one machine has no hub", hint=f"murmur trainer logs @{path}")
+    settings = (load_solo(path).value if is_alone else load_run(path).value).logging
+    unit = "murmur-trainer"
+    if hub:
+        settings, unit = of_hub(settings), f"{unit} -u murmur-hub"  # the trainer's child, or a service by itself
+    log_file.show(settings, unit, path, lines=lines, follow=follow, as_json=as_json)
 
 
 def samples(file: _File, alone: _Alone = False, as_json: Json = False) -> None:

@@ -50,6 +50,7 @@ def _train(
     from protocol.logs import set_up_logging
     from protocol.settings import as_environment, parse_overrides
     from trainer.config import Layout, load_run
+    from trainer.log_files import of_trainer
 
     path = strip_at(file)
     overrides = parse_overrides(set_ or [])
@@ -57,7 +58,7 @@ def _train(
     if dry_run:
         _print_settings(loaded, as_json)
         return
-    set_up_logging(loaded.value.logging)
+    set_up_logging(of_trainer(loaded.value.logging))
     os.environ.update(as_environment(overrides))  # for the hub, a process of its own
     layout = Layout(path, loaded.value)
     from trainer.learning.ranks import torchrun
@@ -127,9 +128,10 @@ def hub_start(
     from protocol.logs import set_up_logging
     from protocol.shell import runfile
     from trainer.hub.service import HubService
+    from trainer.log_files import of_hub
 
     settings, layout = _open(file)
-    set_up_logging(settings.logging)
+    set_up_logging(of_hub(settings.logging))
     if not with_parent:
         _require_startable(layout, hub_alone=True)
     shown = settings.hub.metrics

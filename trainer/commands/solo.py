@@ -91,9 +91,10 @@ def _train(file: Path, changes: dict[str, object], *, resume: bool) -> None:
     from trainer.config import Outputs, load_solo
     from trainer.engines import require_engines
     from trainer.learning.ranks import torchrun
+    from trainer.log_files import of_trainer
 
     settings = load_solo(file, changes).value
-    set_up_logging(settings.logging)
+    set_up_logging(of_trainer(settings.logging))
     layout = Outputs(file, settings.trainer.model, settings.solo.output)
     if not layout.model.is_dir():
         raise ConfigError(f"there is no model in {layout.model}", hint="trainer.model names its folder")

@@ -51,7 +51,9 @@ def logs(
     from protocol.shell import log_file
 
     place = open_home(home)
-    log_file.show(settings(place).value, "murmur-node", place.config, lines=lines, follow=follow, as_json=as_json)
+    log_file.show(
+        settings(place).value.logging, "murmur-node", place.config, lines=lines, follow=follow, as_json=as_json
+    )
 
 
 def page(home: HomeOption = DEFAULT_HOME) -> None:

@@ -267,7 +267,7 @@ def logs(
     from protocol.shell import log_file
 
     place, settings = open_home(home)
-    log_file.show(settings, "murmur-validator", place.config, lines=lines, follow=follow, as_json=as_json)
+    log_file.show(settings.logging, "murmur-validator", place.config, lines=lines, follow=follow, as_json=as_json)
 
 
 @app.command()

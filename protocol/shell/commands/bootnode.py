@@ -131,4 +131,4 @@ def logs(
 
     place = Home(home, "bootnode")
     settings = load(BootnodeSettings, place.require_config()).value
-    log_file.show(settings, "murmur-bootnode", place.config, lines=lines, follow=follow, as_json=as_json)
+    log_file.show(settings.logging, "murmur-bootnode", place.config, lines=lines, follow=follow, as_json=as_json)
