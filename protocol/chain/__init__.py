@@ -27,7 +27,7 @@ transaction_log.py  what was sent, on disk                  command.py  ends wha
 explorer.py   sources for explorers                       finality.py   what is believed of it, at which depth
 landing.py    receipts, wherever one is known             gas.py        what a transaction takes, by estimates, and who pays for it
 dropped.py    what was refused and may land all the same  look_back.py  whether what has landed stays
-pushing.py    hands it to the endpoints, and sorts what they refuse
+pushing.py    hands it to the endpoints, and sorts what they refuse          signer.py   signs, at what it may cost
 deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import TransactionReceipt, receipt_request
+from protocol.chain.ethereum import TransactionReceipt, data, numbered_block, receipt_request
 from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.errors import RpcUnavailable
 
@@ -51,15 +51,14 @@ class Landing:
 
     def _is_confirmed(self, receipt: TransactionReceipt, by: Chain) -> bool:
         """Whether an endpoint other than `by` has the very same, or none other is there that keeps up. One that refuses is there, and so is one
-        that has not answered for some seconds."""
+        that has not answered for some seconds only."""
         is_alone, provider = True, self._chain.provider
         for one in self._chain.best:
             if one.place == by.place or provider.lags(one.place):
                 continue
             if not provider.is_away(one.place):
                 with suppress(RpcUnavailable), one.errors("confirming a receipt"):
-                    found = one.ethereum.receipt(receipt.hash)
-                    if found is not None and found.says_the_same(receipt):
+                    if _has(one, receipt):
                         return True
             is_alone = is_alone and provider.is_silent(one.place, _SILENT_SECONDS)
         return is_alone
@@ -72,3 +71,17 @@ class Landing:
             name = f"0x{transaction.hash.hex()}"
             raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined")
         return receipt
+
+
+def _has(one: Chain, receipt: TransactionReceipt) -> bool:
+    """Whether an endpoint shows the same receipt; or none, but its block with the transaction in it, for then it is not the one to be asked how
+    that ended. Raises RpcUnavailable where it refuses to say."""
+    block = numbered_block(receipt.block)
+    with one.ahead(receipt_request(receipt.hash), block):
+        found = one.ethereum.receipt(receipt.hash)
+        if found is not None:
+            return found.says_the_same(receipt)
+        method, params = block
+        shown = one.ethereum.request(method, *params)
+    is_there = shown is not None and data(shown["hash"], 32) == receipt.block_hash
+    return is_there and f"0x{receipt.hash.hex()}" in shown["transactions"]

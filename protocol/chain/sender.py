@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from eth_utils import keccak
-
 from protocol import metrics
 from protocol.chain import gas, networks
 from protocol.chain.calls import Call
@@ -42,6 +40,7 @@ from protocol.chain.finality import LONG_AGO, Finality
 from protocol.chain.landing import Landing
 from protocol.chain.look_back import LookBack, landing_of
 from protocol.chain.pushing import Pushed, Refusal, push
+from protocol.chain.signer import SendLimits, Signer
 from protocol.chain.transaction_log import (
     DROPPED,
     FAILED,
@@ -50,6 +49,7 @@ from protocol.chain.transaction_log import (
     SETTLED,
     VOID,
     Attempt,
+    Content,
     Transaction,
     TransactionLog,
 )
@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GAS_HEADROOM = 1.25
-_BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
 _POLL_SECONDS_PUBLIC = 0.25  # the least where there are reorgs: no such chain has a block more often
 _USUAL_SECONDS_MAX = 4.0
@@ -83,20 +81,6 @@ _TRANSACTIONS = metrics.counter(
     "outcome",
 )
 _TRANSACTIONS.from_zero("mined", "reverted", "replaced", "late")
-
-
-@dataclass(frozen=True)
-class SendLimits:
-    deadline: float = 120.0
-    """Seconds from sending to being mined; afterwards the transaction stays in the journal and may still land."""
-    stuck: float = 30.0
-    """Seconds without being mined after which it is sent again at a higher fee."""
-    gas: int = 16_000_000
-    """A call that needs more gas is refused."""
-    fee: int = 50_000_000_000
-    """Most wei per gas that a transaction may offer, the first attempt as well as a replacement."""
-    depth: int | None = None
-    """Blocks on a block after which what is in it is believed for good; None: what the network says (networks.py)."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +115,7 @@ class Sender:
         self._landing = Landing(chain, self._journal)
         self._limits = limits or SendLimits()
         self._clock = clock
+        self._signer = Signer(chain, key, self._limits, clock)
         self._lock = threading.Lock()
         self._asker = ""
         self._used = 0  # transactions of the key in the chain, as of the last look
@@ -186,7 +171,7 @@ class Sender:
         for transaction in self._look_back.unsettled(1):
             asked += self._finality.requests(*landing_of(transaction))
         if not self._journal.pending():  # else those come first, and may change what this one does
-            asked += [gas_request(self._fields(*self.encode(call))), balance_request(self.key.address)]
+            asked += [gas_request(self._signer.fields(*self.encode(call))), balance_request(self.key.address)]
         return self.chain.ahead(*asked)
 
     def is_done(self, call: Call) -> bool:
@@ -198,7 +183,7 @@ class Sender:
         with self._lock:
             return len(self._recover())
 
-    def encode(self, call: Call) -> tuple[str | None, bytes, int]:
+    def encode(self, call: Call) -> Content:
         """(address called, None to deploy; calldata; wei that goes along)"""
         return call.function.address, call.function.data, call.function.value
 
@@ -212,28 +197,14 @@ class Sender:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):
             needed = self._gas(call)
-            return needed, needed * self._fee()
+            return needed, needed * self._signer.fee()
 
     def _gas(self, call: Call) -> int:
-        return self._gas_of(call.doing, *self.encode(call), call.room)
+        return self._gas_of(call.doing, self.encode(call), call.room)
 
-    def _gas_of(self, doing: str, target: str | None, data: bytes, value: int, room: int) -> int:
-        """What a call may use: others' transactions may come before it, and make it do more than as of the estimate."""
-        least, most = gas.intrinsic(target, data), int(self._limits.gas / _GAS_HEADROOM)
-        has_failed = any(each.content == (target, data, value) for each in self._journal.failed(_FAILED))
-        fields = self._fields(target, data, value)
-        needed = int(gas.estimate(self.chain, fields, least, most, largest=has_failed) * _GAS_HEADROOM)
-        if needed > self._limits.gas:
-            raise TransactionReverted(
-                f"{doing} needs {needed} gas, more than the cap of {self._limits.gas}",
-                hint="raise chain.gas_max if this is right",
-            )
-        return min(needed + room, self._limits.gas)
-
-    def _fields(self, target: str | None, data: bytes, value: int) -> dict[str, str]:
-        """Of a call by this key, in JSON-RPC."""
-        to = {} if target is None else {"to": target}
-        return {"from": self.key.address, **to, "value": hex(value), "data": f"0x{data.hex()}"}
+    def _gas_of(self, doing: str, content: Content, room: int) -> int:
+        has_failed = any(each.content == content for each in self._journal.failed(_FAILED))
+        return self._signer.gas_of(doing, *content, room, has_failed=has_failed)
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
@@ -254,18 +225,7 @@ class Sender:
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert, or cannot be paid for, never gets a nonce."""
         draft, first = self._draft(call, name, self._nonce())
-        return self._journal.begin(
-            name,
-            call.doing,
-            draft.nonce,
-            draft.target,
-            draft.data,
-            draft.gas,
-            first,
-            draft.value,
-            draft.room,
-            self._asker,
-        )
+        return self._journal.begin(draft, first)
 
     def _take_up(self, dropped: Transaction, call: Call) -> Transaction:
         """Signs once more, with the same nonce, what was refused for want of gas money; unless it has landed all the same."""
@@ -282,13 +242,13 @@ class Sender:
 
     def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
         with self.chain.errors(call.doing):
-            needed, (target, data, value), fee = self._gas(call), self.encode(call), self._fee()
+            needed, (target, data, value), fee = self._gas(call), self.encode(call), self._signer.fee()
             if not gas.can_pay(self.chain, self.key.address, needed * fee + value):
                 raise self._cannot_pay(call.doing)
         draft = Transaction(
             0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room, self._asker
         )
-        return draft, self._sign(draft, fee)
+        return draft, self._signer.sign(draft, fee)
 
     def _cannot_pay(self, doing: str) -> InsufficientFunds:
         return InsufficientFunds(
@@ -386,29 +346,23 @@ class Sender:
         doing, target, data, room = transaction.doing, transaction.target, transaction.data, transaction.room
         try:
             with self.chain.errors(doing):
-                needed = self._gas_of(doing, target, data, transaction.value, room)
+                needed = self._gas_of(doing, transaction.content, room)
         except TransactionReverted:
             needed = gas.intrinsic(target, data) + room
         enlarged = replace(transaction, gas=needed)
         if enlarged.gas <= transaction.gas:
             return None
         log.warning("%s: %d gas were too few; trying %d", transaction.doing, transaction.gas, enlarged.gas)
-        self._journal.renew(enlarged, self._sign(enlarged, attempt.fee, attempt.tip))
+        self._journal.renew(enlarged, self._signer.sign(enlarged, attempt.fee, attempt.tip))
         return enlarged
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
-        fee = max(int(attempt.fee * _BUMP), gas.offer(gas.base_fee(self.chain, self._limits.fee)))
-        if fee > self._limits.fee:
-            log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
-            if attempt.fee >= self._limits.fee:
-                return attempt
-            fee = self._limits.fee
-        dearer = self._sign(transaction, fee, min(int(attempt.tip * _BUMP) + 1, fee))
-        self._journal.add_attempt(transaction, dearer)
-        _TRANSACTIONS.add(outcome="replaced")
-        log.info(
-            "%s waits for %.0f s; offering %d wei per gas", transaction.doing, self._clock.wall() - attempt.signed, fee
-        )
+        dearer = self._signer.dearer(transaction, attempt)
+        if dearer is not attempt:
+            self._journal.add_attempt(transaction, dearer)
+            _TRANSACTIONS.add(outcome="replaced")
+            waited = self._clock.wall() - attempt.signed
+            log.info("%s waits for %.0f s; offering %d wei per gas", transaction.doing, waited, dearer.fee)
         return dearer
 
     def _renew(self, transaction: Transaction, user: bytes) -> Transaction:
@@ -419,7 +373,7 @@ class Sender:
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
         renewed = replace(transaction, nonce=nonce)
-        self._journal.renew(renewed, self._sign(renewed, self._fee()))
+        self._journal.renew(renewed, self._signer.sign(renewed, self._signer.fee()))
         return renewed
 
     def _close(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
@@ -488,22 +442,6 @@ class Sender:
 
     def _nonce(self) -> int:
         return max(self._used, self._journal.next_nonce())
-
-    def _fee(self) -> int:
-        return gas.fee(gas.base_fee(self.chain, self._limits.fee), self._limits.fee)
-
-    def _sign(self, transaction: Transaction, fee: int, tip: int = gas.TIP) -> Attempt:
-        from eth_account import Account
-
-        fields: dict[str, Any] = {
-            "type": 2, "chainId": self.chain.chain_id, "nonce": transaction.nonce, "gas": transaction.gas,
-            "value": transaction.value,
-            "maxFeePerGas": fee, "maxPriorityFeePerGas": min(tip, fee), "data": transaction.data,
-        }  # fmt: skip
-        if transaction.target is not None:
-            fields["to"] = transaction.target
-        raw = bytes(Account.sign_transaction(fields, self.key.secret).raw_transaction)
-        return Attempt(keccak(raw), raw, fee, tip, self._clock.wall(), transaction.gas)
 
 
 class _NoReceipt(RpcUnavailable):

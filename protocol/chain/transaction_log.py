@@ -69,6 +69,10 @@ class Attempt:
     """Most gas it may use; 0: as the transaction says."""
 
 
+Content = tuple[str | None, bytes, int]
+"""Of a call: the address called, None to deploy; calldata; wei that goes along."""
+
+
 @dataclass(frozen=True)
 class Transaction:
     id: int
@@ -95,8 +99,7 @@ class Transaction:
     """Wall-clock seconds."""
 
     @property
-    def content(self) -> tuple[str | None, bytes, int]:
-        """(address called, calldata, wei)"""
+    def content(self) -> Content:
         return self.target, self.data, self.value
 
 
@@ -135,25 +138,35 @@ class TransactionLog:
             if self._lock_file is not None:
                 self._lock_file.close()
 
-    def begin(
-        self, name: str | None, doing: str, nonce: int, target: str | None, data: bytes, gas: int, first: Attempt,
-        value: int = 0, room: int = Transaction.room, asker: str = "",
-    ) -> Transaction:  # fmt: skip
-        """Writes a transaction and its first attempt down. One of the same name that came to nothing makes room for it."""
+    def begin(self, draft: Transaction, first: Attempt) -> Transaction:
+        """Writes a transaction and its first attempt down, and returns it as it is noted. One of the same name that came to nothing makes
+        room for it."""
+        d = draft
         with self._mutex:
             self._db.execute("BEGIN")
-            if name is not None:
+            if d.name is not None:
                 query = "UPDATE transactions SET name = NULL WHERE name = ? AND state IN (?, ?)"
-                self._db.execute(query, (name, FAILED, VOID))
-            now, is_told = time.time(), name is not None
-            row = (name, doing, nonce, target, data, gas, PENDING, now, str(value), room, is_told, asker)
+                self._db.execute(query, (d.name, FAILED, VOID))
+            now, is_told = time.time(), d.name is not None
+            row = (
+                d.name,
+                d.doing,
+                d.nonce,
+                d.target,
+                d.data,
+                d.gas,
+                PENDING,
+                now,
+                str(d.value),
+                d.room,
+                is_told,
+                d.asker,
+            )
             query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room, told, asker) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            number = self._db.execute(query, row).lastrowid
-            self._add_attempt(int(number or 0), first)
+            number = int(self._db.execute(query, row).lastrowid or 0)
+            self._add_attempt(number, first)
             self._db.execute("COMMIT")
-        return Transaction(
-            int(number or 0), name, doing, nonce, target, data, gas, PENDING, None, None, value, room, asker, now
-        )
+        return replace(draft, id=number, state=PENDING, created=now)
 
     def add_attempt(self, transaction: Transaction, attempt: Attempt) -> None:
         with self._mutex:

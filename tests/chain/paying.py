@@ -7,6 +7,7 @@ from swarm.world import TOKEN, World
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Deposited
 from protocol.chain.sender import SendLimits
+from protocol.chain.transaction_log import PENDING, Attempt, Transaction, TransactionLog
 from protocol.identity import Key
 
 QUICK = SendLimits(deadline=20, stuck=0.2)
@@ -22,3 +23,8 @@ def sender(world: World, key: Key, rpc: str | None = None, **options: object) ->
     world.owner.send(world.chain.transfer_tokens(key.address, 1000 * TOKEN))
     Sender(world.chain, key).send(world.chain.approve_tokens(world.chain.bonds.address, 1000 * TOKEN))
     return Sender(Chain(rpc or world.anvil.rpc, world.chain.runs.address, timeout=3), key, **options)  # type: ignore[arg-type]
+
+
+def noted(journal: TransactionLog, name: str | None, nonce: int, attempt: Attempt) -> Transaction:
+    """A deployment of nothing, in the journal alone."""
+    return journal.begin(Transaction(0, name, "publishing", nonce, None, b"", 1, PENDING, None, None), attempt)

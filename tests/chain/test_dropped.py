@@ -17,7 +17,7 @@ from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, SETTLED, VOID, Attempt, TransactionLog
 from protocol.errors import InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits, sender
+from tests.chain.paying import deposits, noted, sender
 
 POOR = error(-32003, "insufficient funds for gas * price + value")
 
@@ -241,7 +241,7 @@ def test_it_gets_another_nonce_once_another_deed_has_its_own_for_good(
 
 def test_it_is_kept_as_long_as_it_may_land() -> None:
     journal = TransactionLog()
-    begun = [journal.begin(str(n), "", n, None, b"", 1, Attempt(bytes([n]) * 32, b"", 1, 1, 0.0)) for n in range(3)]
+    begun = [noted(journal, str(n), n, Attempt(bytes([n]) * 32, b"", 1, 1, 0.0)) for n in range(3)]
     for transaction, state in zip(begun, (DROPPED, VOID, FAILED), strict=True):
         journal.finish(transaction, state)
     journal.prune(before=float("inf"))

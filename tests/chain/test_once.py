@@ -17,6 +17,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
 from protocol.chain.contract import Function
 from protocol.chain.sender import SendLimits
+from protocol.chain.signer import Signer
 from protocol.chain.transaction_log import Attempt, Transaction, TransactionLog
 from protocol.errors import MurmurationError
 from protocol.identity import Key
@@ -27,12 +28,10 @@ TARGET = Key.from_secret(keccak(text="target")).address
 QUIET = Faults(old=0, lost=0, deadly=0)
 
 
-class _Sender(Sender):
-    """Without signatures, which take longer than all the rest of a schedule."""
-
-    def _sign(self, transaction: Transaction, fee: int, tip: int = 1_000_000) -> Attempt:
-        raw = json.dumps({"name": transaction.data.decode(), "nonce": transaction.nonce, "fee": fee}).encode()
-        return Attempt(keccak(raw), raw, fee, tip, self._clock.wall())
+def unsigned(signer: Signer, transaction: Transaction, fee: int, tip: int = 1_000_000) -> Attempt:
+    """Signatures take longer than all the rest of a schedule."""
+    raw = json.dumps({"name": transaction.data.decode(), "nonce": transaction.nonce, "fee": fee}).encode()
+    return Attempt(keccak(raw), raw, fee, tip, signer._clock.wall())
 
 
 def run_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +46,7 @@ def run_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.clock.meanwhile = ledger.mine
     faults = Faults(old=chance.choice([0.1, 0.5, 0.9]), lost=chance.choice([0, 0.2]), deadly=chance.choice([0, 0.03]))
     serve(monkeypatch, ledger, faults)
+    monkeypatch.setattr(Signer, "sign", unsigned)
     life = Life(ledger, chance.choice([1, 1, 3]))
     deeds = [f"deed {number}" for number in range(3)]
     for name in deeds:
@@ -76,7 +76,7 @@ class Life:
 
     def _begin(self) -> None:
         limits = SendLimits(deadline=12, stuck=4, depth=self.ledger.depth)
-        self._sender = _Sender(self._chain, KEY, self.journal, limits, clock=self.ledger.clock)
+        self._sender = Sender(self._chain, KEY, self.journal, limits, clock=self.ledger.clock)
 
     def attempt(self, name: str) -> bool:
         """Asks for a deed once. Returns whether it is said to be done."""

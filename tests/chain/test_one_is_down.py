@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from protocol.chain import Chain
+from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
 from protocol.chain.contract import Function
 from protocol.chain.endpoints import Endpoints, OneEndpoint
 from protocol.chain.sender import SendLimits
+from protocol.chain.signer import Signer
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import MurmurationError, RpcUnavailable
 from tests.chain.ledger import Ledger
-from tests.chain.test_once import KEY, TARGET, _Sender
+from tests.chain.test_once import KEY, TARGET, unsigned
 
 
 @pytest.mark.parametrize("is_down", [False, True])
@@ -36,11 +37,12 @@ def test_what_failed_on_chain_keeps_nothing_from_being_sent(monkeypatch: pytest.
             raise RpcUnavailable("down")
         return answer(method, params)
 
+    monkeypatch.setattr(Signer, "sign", unsigned)
     monkeypatch.setattr(OneEndpoint, "make_request", of_one)
     monkeypatch.setattr(Endpoints, "make_request", lambda _, method, params: answer(method, params))
     chain = Chain(["http://0", "http://1"], None, clock=ledger.clock)
     limits = SendLimits(deadline=120, stuck=30, depth=3)
-    sender = _Sender(chain, KEY, TransactionLog(), limits, clock=ledger.clock)
+    sender = Sender(chain, KEY, TransactionLog(), limits, clock=ledger.clock)
 
     def send(name: str) -> None:
         sender.send(Call(name, Function(chain.ethereum, TARGET, name.encode())), name=name)

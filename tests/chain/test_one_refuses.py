@@ -19,7 +19,7 @@ from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import FAILED, Attempt, TransactionLog
 from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
-from tests.chain.paying import deposits, sender
+from tests.chain.paying import deposits, noted, sender
 
 REVERTS = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution reverted","data":"0x%s"}}' % (
     keccak(text="TooLate()")[:4].hex().encode()
@@ -168,7 +168,7 @@ def test_a_low_count_has_only_so_much_doubted(world: World, faulty: FaultyEndpoi
     journal = TransactionLog()
     for number in range(1000):
         attempt = Attempt(number.to_bytes(32, "big"), b"", 1, 1, 0.0)
-        failed = journal.begin(None, "", number, None, b"", 1, attempt)
+        failed = noted(journal, None, number, attempt)
         journal.finish(failed, FAILED, attempt.hash, 5)
     faulty.fault = lambda method, _: result("0x0") if method == "eth_getTransactionCount" else None
     one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(deadline=0.1))

@@ -28,6 +28,7 @@ from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
 from protocol.p2p import Host
 from protocol.runspec import RunSpec
 from protocol.shell.home import read_json
+from tests.chain.paying import noted
 from tests.clock import VirtualClock, eventually
 from tests.hub.desk import run_settings, small_spec
 from trainer.config import Layout
@@ -365,7 +366,7 @@ def test_transactions_are_forgotten_with_what_no_stake_answers_for(
     now = shelf.world.chain.block().time
     for nonce, (name, age) in enumerate((("old", 2 * HORIZON + 20), ("young", 2 * HORIZON - 20))):
         monkeypatch.setattr(time, "time", lambda age=age: now - age)
-        begun = log.begin(name, "publishing", nonce, None, b"", 1, Attempt(name.encode(), b"", 1, 1, 0.0))
+        begun = noted(log, name, nonce, Attempt(name.encode(), b"", 1, 1, 0.0))
         log.finish(begun, MINED, name.encode())
     monkeypatch.undo()
     shelf.forget(database, log)

@@ -24,6 +24,7 @@ from protocol.hub.wire import Refused
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
+from tests.chain.paying import noted
 from tests.clock import VirtualClock
 
 NODE = Key.generate().address
@@ -92,7 +93,7 @@ def test_a_node_s_logs_keep_what_can_still_be_asked_for_and_no_more(count: int) 
         submission = ref.submission_id(1)
         made.add(ref, submission, 1, now)
         made.advance(submission, submission_log.STORED)
-        transaction = sent.begin(str(now), "", now, None, b"", 1, Attempt(submission, b"", 1, 1, 0.0))
+        transaction = noted(sent, str(now), now, Attempt(submission, b"", 1, 1, 0.0))
         sent.finish(transaction, MINED, submission, now)
         sent._db.execute("UPDATE transactions SET created = ? WHERE id = ?", (now, transaction.id))
         made.prune(now - 300, (ref.step, ref.sequence))
@@ -123,7 +124,7 @@ def test_what_is_owed_and_the_seat_s_last_place_are_never_forgotten() -> None:
 
 def test_a_transaction_that_may_still_land_is_never_forgotten() -> None:
     sent = TransactionLog()
-    transaction = sent.begin("one", "", 0, None, b"", 1, Attempt(bytes(32), b"", 1, 1, 0.0))
+    transaction = noted(sent, "one", 0, Attempt(bytes(32), b"", 1, 1, 0.0))
     sent.prune(1 << 40)
     assert [t.id for t in sent.pending()] == [transaction.id]
     assert sent.attempts(transaction)
@@ -174,13 +175,13 @@ def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> 
 
     sent = TransactionLog(tmp_path / "transactions.sqlite")
     with answered_from_indexes(sent._db):
-        transaction = sent.begin("one", "", 0, None, b"", 1, Attempt(bytes(32), b"", 1, 1, 0.0))
+        transaction = noted(sent, "one", 0, Attempt(bytes(32), b"", 1, 1, 0.0))
         sent.attempts(transaction)
         sent.named("one")
         sent.pending()
         sent.finish(transaction, MINED, bytes(32), 1)
         sent.mined(5)
-        sent.landed_from(0)
+        sent.landed_from(0, 32)
         sent.next_nonce()
         sent.reopen(transaction)
         sent.prune(5.0)
