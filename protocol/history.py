@@ -44,9 +44,10 @@ OWN: Final = 0.25
 """Share of a bound that a validator's own measurements must bear out. Lower: liars among validators are believed; higher: a seat of which each validator
 sees little is found later."""
 
-_MARGINS_PART = _SIDES_PART = 3 / 8
-_ALTERNATIVE_PART = 1 / 4 / len(ALTERNATIVES)
-"""Parts of the mixture. An alternative's proofs begin at 1/88 of it, which seven chunks on its side make up for against the soft null: naming many costs little."""
+_MARGINS_PART = 3 / 8
+_ALTERNATIVE_PART = 1 / 36
+_SIDES_PART = 1 - _MARGINS_PART - _ALTERNATIVE_PART * len(ALTERNATIVES)
+"""Parts of the mixture. An alternative's proofs begin at 1/72 of it, which seven chunks on its side make up for against the soft null: naming many costs little."""
 _DAY = 86_400
 _YEAR_DAYS = 366
 

@@ -235,7 +235,8 @@ def test_a_node_that_is_stopped_between_commit_and_upload_uploads_first(live: Li
     assert arrived.wait(60), process.tail()
     assert stopped(process) == 0
     stage.hub.fault = lambda method, path: None
-    assert (in_state(home, states.STORED), in_state(home, states.COMMITTED)) == (1, 0)
+    assert in_state(home, states.STORED) >= 1
+    assert in_state(home, states.COMMITTED) == 0
 
 
 def test_it_stops_promptly_while_it_still_looks_for_the_hub(live: Live) -> None:

@@ -320,10 +320,10 @@ def test_an_alternative_that_takes_too_much_memory_or_runs_out_of_it_keeps_no_ve
 # ---- evidence ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lie_about_one_alternative_is_its_part_of_a_quarter_of_the_evidence() -> None:
+def test_a_lie_about_one_alternative_is_a_36th_of_the_evidence() -> None:
     said = {proofs_by("int8"): Sums.of_trials(1_000, 1_000)}
     (alone,) = history.by_alternative(said).values()
-    assert history.evidence(said).soft == pytest.approx(alone + math.log(1 / 4 / len(ALTERNATIVES)), abs=0.01)
+    assert history.evidence(said).soft == pytest.approx(alone + math.log(1 / 36), abs=0.01)
     honest = {tokens_by(name): Sums.of_trials(200, 400) for name in ALTERNATIVES}
     assert history.evidence(honest).soft < 0
 

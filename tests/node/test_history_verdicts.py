@@ -145,7 +145,7 @@ def test_a_bound_is_the_budget_divided_among_seats_beginnings_and_views() -> Non
 def test_evidence_mixes_statistics_and_takes_the_largest_of_none() -> None:
     sided = {TEMPERATURE: Sums.of_trials(60, 60)}
     assert history.evidence(sided).soft == pytest.approx(
-        math.log(5 / 8 + 3 / 8 * math.exp(eprocess.share_either(sided[TEMPERATURE], history.SIDE_SOFT)))
+        math.log(49 / 72 + 23 / 72 * math.exp(eprocess.share_either(sided[TEMPERATURE], history.SIDE_SOFT)))
     )
     both = history.combined(sided, blameless(10**6))
     assert both.soft == pytest.approx(history.evidence(sided).soft - math.log(2), abs=1e-6)

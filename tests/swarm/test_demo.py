@@ -75,7 +75,7 @@ def test_ctrl_c_at_any_moment_stops_every_process(tmp_path: Path, seconds: int, 
     with demo(folder, "--steps", "6", "--no-gain") as process:
         time.sleep(seconds)
         if seconds > 5:
-            assert processes_of(folder), "it started something"
+            eventually(lambda: processes_of(folder), within=120, what="something that it started")
         process.send_signal(number)
         # Python may not have got as far as to hear of it; then nothing was started either.
         assert process.wait(30) in ({130, -number} if seconds == 1 else {130})

@@ -87,7 +87,7 @@ class Verdicts(Payroll):
             for i in j.upheld:
                 case.listed[i].place = Place.REVOKED
         self._revoke(run, case.units(j.upheld))
-        if j.upheld:
+        if j.upheld and not case.bare:  # else another case has revoked it, or will
             fees = self._strike(r, seat, at, len(j.upheld)) * p.fee
             taken = self._take_of_seat(r, seat, fees, spared=p.penalty - seat.spent)
             self._share_out(taken, case.challenger, 0 if overcharged(case, j) else p.finder_bps)
