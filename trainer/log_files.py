@@ -1,8 +1,8 @@
 """Which file each process of a run logs to: what rotates a file must be alone with it, or lines are lost.
 
-trainer.log          the trainer, rank 0
-trainer-hub.log      the hub
-trainer-rank1.log    another rank that torchrun started
+logs/trainer.log          the trainer, rank 0
+logs/trainer-hub.log      the hub
+logs/trainer-rank1.log    another rank that torchrun started
 """
 
 from __future__ import annotations
