@@ -59,11 +59,15 @@ class SeatStanding:
     @property
     def soft_share(self) -> float:
         """Of the soft bound, 0 where the work speaks for the node."""
-        return max(0.0, self.evidence.soft / self.bound.soft)
+        return _share(self.evidence.soft, self.bound.soft)
 
     @property
     def hard_share(self) -> float:
-        return max(0.0, self.evidence.hard / self.bound.hard)
+        return _share(self.evidence.hard, self.bound.hard)
+
+
+def _share(evidence: float, bound: float) -> float:
+    return max(0.0, round(evidence / bound, 9))  # of nothing it is 1e-17, for parts of a mixture are rounded
 
 
 def standing(log: SubmissionLog, budget: HistoryBudget, now: int, version: int = 0) -> SeatStanding:

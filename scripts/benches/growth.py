@@ -348,7 +348,7 @@ def _journals(world: _World) -> Turn:
             made.all(submission_log.MADE, submission_log.COMMITTED)
             made.add(ref, submission, 900, number)
             sent.mined(4)
-            assert not sent.landed_from(nonce)
+            assert not sent.landed_from(nonce, 32)
             assert sent.next_nonce() == nonce
             assert sent.named(f"submit/{submission.hex()}") is None
             attempt = Attempt(submission, bytes(300), 1, 1, 0.0)

@@ -102,6 +102,7 @@ def test_a_bootnodes_announced_addresses_reach_its_host(tmp_path: Path, monkeypa
     monkeypatch.setattr("protocol.p2p.run_bootnode", lambda key, listen, **options: seen.update(options))
     for method in ("new_key", "open_key"):
         monkeypatch.setattr(Home, method, lambda *_, **__: KEY)
+    monkeypatch.setattr("protocol.shell.checkup.require_startable", lambda *_: None)  # there is no keystore
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     made = CliRunner().invoke(
         command.app, ["init", "--home", str(tmp_path), "--announce", "/dns4/boot.example.org/tcp/4001"]
@@ -122,6 +123,7 @@ def test_a_bootnode_that_nobody_can_dial_is_told_to_announce(
     monkeypatch.setattr("protocol.p2p.run_bootnode", lambda key, listen, *, ready, **_: ready(host))
     for method in ("new_key", "open_key"):
         monkeypatch.setattr(Home, method, lambda *_, **__: KEY)
+    monkeypatch.setattr("protocol.shell.checkup.require_startable", lambda *_: None)  # there is no keystore
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     assert CliRunner().invoke(command.app, ["init", "--home", str(tmp_path)]).exit_code == 0
     started = CliRunner().invoke(command.app, ["start", "--home", str(tmp_path)])
