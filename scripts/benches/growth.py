@@ -38,7 +38,7 @@ from node.validator.settings import JudgeSettings
 from protocol import calibration, rendezvous, runspec
 from protocol.chain import Chain, Sender
 from protocol.chain.sync import Book
-from protocol.chain.transaction_log import FAILED, MINED, Attempt, TransactionLog
+from protocol.chain.transaction_log import FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
 from protocol.chain.types import Policy
 from protocol.chain.view import Submission
 from protocol.environments.reasoning import EXAMINED_VERSION
@@ -352,7 +352,9 @@ def _journals(world: _World) -> Turn:
             assert sent.next_nonce() == nonce
             assert sent.named(f"submit/{submission.hex()}") is None
             attempt = Attempt(submission, bytes(300), 1, 1, 0.0)
-            transaction = sent.begin(f"submit/{submission.hex()}", "", nonce, None, bytes(200), 1, attempt)
+            name = f"submit/{submission.hex()}"
+            draft = Transaction(0, name, "", nonce, None, bytes(200), 1, PENDING, None, None)
+            transaction = sent.begin(draft, attempt)
             assert len(sent.pending()) == len(sent.attempts(transaction)) == 1
             sent.finish(transaction, MINED if number else FAILED, submission, 1)
             made.advance(submission, submission_log.STORED)
