@@ -12,14 +12,15 @@ difference is normal with mean (g + h)/2 and variance σ²/4 + σ²/2, hence it 
 
 ρ is what nothing explains: without it one odd token would be infinite evidence. Where the alternative follows from the reference, as draws at another temperature do, it is no look of its own, and p = ρ + (1 - ρ)·Φ(-g / σ).
 
-*The bet.* q = ρ + (1 - 2ρ)·Φ(-h / (σ/2)), what a worker of half the null's noise does that computes the alternative. Nothing is staked where q ≤ 1.02·p, nor by a third token.
+*The bet.* q = ρ + (1 - 2ρ)·Φ(-h / (σ/2)), what a worker of half the null's noise does that computes the alternative. Nothing is staked where q ≤ 1.02·p, nor by a third token: the null allows less
+noise as well, so there is an honest worker that has b as rarely as the cheat has, and is at other positions as noisy as allowed.
 A token b multiplies the wealth by q/p, a by (1 - q)/(1 - p).
 
-*Why that is a bound.* Let P be this honest worker. A valid test is an e-value, E, of which no law of the null expects more than 1, P among them. Under the cheat's law Q then
+*Why that is a bound.* Let P be the law of that worker. A valid test is an e-value, E, of which no law of the null expects more than 1, P among them. Under the cheat's law Q then
 E_Q[log E] ≤ KL(Q‖P), for log E - log dQ/dP has at most the logarithm of E_P[E] ≤ 1 in expectation. So no test grows faster than by KL(Q‖P), and by Wald's identity none reaches a bound of log 1/α in fewer tokens than the
 bound over the growth of one, on average. `submissions` takes the measured growth of this bet in place of KL(Q‖P).
 
-*What is assumed, and makes it approximate.* q is not the cheat's law: the best bet grows faster by KL(Q‖q), so a test may come below `ideal`, and by most where the cheat is only like the alternative
+*What is assumed, and makes it approximate.* q is not the cheat's law: the best bet grows faster by KL(Q‖q) where anything is staked, so a test may come below `ideal`, and by most where the cheat is only like the alternative
 (8 bits in groups as `int8`, the fifth version before as `before_4`); of temperatures the cheat's own is taken. That the worker's noise is normal, and
 independent from position to position given the logits. That only tokens are looked at, and of these only a and b: proofs of a cheat that proves itself, single values, and draws that neither explains are left out, and may find it sooner. What a
 real test pays besides is not counted: its part of the mixture, not knowing which alternative it is, the last bet's overshoot. A null that says more of honest noise than its size, for instance how it goes with the alternative, would have

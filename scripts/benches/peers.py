@@ -1,7 +1,6 @@
 """Environments of peers: what ours is compared with is installed in a place of its own, never into the project's .venv.
 
-They lie in .peers/ (or $MURMUR_PEERS), are made when a benchmark first needs them, and can be deleted at any time. Tests that
-need one take it if it is there. A peer runs in a process of its own and is spoken to in lines of JSON.
+They lie in .peers/ (or $MURMUR_PEERS), are made when a benchmark or a long test first needs them, and can be deleted at any time. A peer runs in a process of its own and is spoken to in lines of JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from protocol.errors import PreflightError
 
@@ -96,13 +96,15 @@ def installed(name: str) -> Path | None:
 
 def python(name: str) -> Path:
     """The peer's Python, installed now where it is not. Raises PreflightError with what pip said."""
-    if found := installed(name):
-        return found
     peer, folder = PEERS[name], _folder(name)
-    print(f"installing {peer.requirement} (a few minutes)", file=sys.stderr)
-    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-    peer.install(folder)
-    (folder / "recipe").write_text(peer.recipe)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock", timeout=_INSTALL_SECONDS_MAX):
+        if found := installed(name):
+            return found
+        print(f"installing {peer.requirement} (a few minutes)", file=sys.stderr)
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        peer.install(folder)
+        (folder / "recipe").write_text(peer.recipe)
     return folder / "bin/python"
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benches.activations import ranked
+from benches.activations import ranked, tying
 
 from protocol import canonical, runspec, sampling, seeds, signing, toploc
+from protocol.constants import TOPLOC_CHUNK
 from protocol.errors import Malformed, UnknownVersion, VersionMismatch
 from protocol.rollout import Header
 from protocol.shardcast.manifest import Manifest, ManifestLimits
 from protocol.submission import SubmissionRef
+from tests.protocol.patterns import competing
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -75,8 +77,7 @@ def test_draws(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", load("toploc")["ours"], ids=lambda case: f"{case['tokens']}x{case['hidden']}")
 def test_proofs(case: dict[str, Any]) -> None:
-    i = np.arange(case["tokens"] * case["hidden"], dtype=np.uint64)
-    rows = ((i * 40503 + (i >> 7) * 9973) % 65536 & 0xBFFF).astype(np.uint16).reshape(case["tokens"], -1)
+    rows = tying(case["tokens"], case["hidden"])
     assert [proof.hex() for proof in toploc.prove([rows])[0]] == case["proofs"]
 
 
@@ -89,6 +90,30 @@ def test_proofs_of_the_published_package(case: dict[str, Any]) -> None:
     found = toploc.score([ranked(*shape, shifted=True)], [proofs])[0]
     expected = case["scores_of_shifted"]
     assert [[s.exponents, s.mantissa_mean, s.mantissa_median] for s in found] == expected
+
+
+@pytest.mark.parametrize("case", load("toploc")["peer"]["tying"], ids=lambda case: f"{case['tokens']}x{case['hidden']}")
+def test_each_reads_the_others_proofs_of_what_ties_but_for_contested_places(case: dict[str, Any]) -> None:
+    """Where none is contested bytes are equal; else ours are of the lowest indices, and as many points may differ as places are."""
+    rows = tying(case["tokens"], case["hidden"])
+    own = [proof.hex() for proof in toploc.prove([rows])[0]]
+    read = toploc.score([rows], [[bytes.fromhex(proof) for proof in case["proofs"]]])[0]
+    chunks = [rows[first : first + TOPLOC_CHUNK] for first in range(0, len(rows), TOPLOC_CHUNK)]
+    for i, most in enumerate(map(competing, chunks)):
+        if most == 0:
+            assert own[i] == case["proofs"][i]
+        assert max(read[i].exponents, read[i].signs, case["scores_of_ours"][i][0]) <= most
+
+
+def test_of_what_the_package_proved_some_ties() -> None:
+    """And it took other equals than the lowest ones."""
+    cases = load("toploc")["peer"]["tying"]
+    differ = [
+        proof.hex() != theirs
+        for case in cases
+        for proof, theirs in zip(toploc.prove([tying(case["tokens"], case["hidden"])])[0], case["proofs"], strict=True)
+    ]
+    assert (sum(differ), len(differ)) == (3, 12)
 
 
 def test_the_package_proved_what_is_hard() -> None:
