@@ -111,10 +111,17 @@ class Alternatives:
             raise PreflightError(f"an alternative takes {needed >> 20} MiB, and {free >> 20} MiB of memory are free")
 
 
-def sides(scores: TokenScores, tokens: NDArray[np.integer[Any]], alternative: NDArray[np.integer[Any]]) -> Sums:
+def sides(
+    scores: TokenScores,
+    tokens: NDArray[np.integer[Any]],
+    alternative: NDArray[np.integer[Any]],
+    counts: NDArray[np.bool_] | None = None,
+) -> Sums:
     """Of the positions where the alternative draws another token than the reference, and the completion has one of the two: a success is
-    one where it has the alternative's. `tokens` and `alternative` [T]."""
+    one where it has the alternative's. `tokens` and `alternative` [T]; `counts` [T]: at which positions, None: at all."""
     differ = (scores.drawn != alternative) & ((tokens == scores.drawn) | (tokens == alternative))
+    if counts is not None:
+        differ &= counts
     return Sums.of_trials(int(np.count_nonzero(tokens[differ] == alternative[differ])), int(np.count_nonzero(differ)))
 
 

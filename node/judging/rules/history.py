@@ -16,11 +16,12 @@ from node.engine import Verifier
 from node.engine.proofs import bits
 from node.judging.alternatives import REFERENCE, nearer, sides
 from node.judging.candidate import Candidate
+from node.judging.sums import takes_no_side
 from protocol import toploc
 from protocol.eprocess import Sums
 from protocol.sampling import TokenScores
 from protocol.shell import machine
-from protocol.statistics import proofs_by, tokens_by
+from protocol.statistics import TEMPERATURES, proofs_by, tokens_by
 from protocol.toploc import Points
 from protocol.verdict import Finding
 
@@ -51,7 +52,7 @@ def _prefill_again(c: Candidate) -> None:
     tokens = sum(len(c.samples[row].completion) for row in references)
     c.checked.again += tokens
     for name in c.plan.alternatives:
-        for row, (of_tokens, of_proofs) in _compared(c, c.alternative(name), references).items():
+        for row, (of_tokens, of_proofs) in _compared(c, name, references).items():
             c.checked.sums.setdefault(row, {}).update({tokens_by(name): of_tokens, proofs_by(name): of_proofs})
         c.checked.alternatives.append(name)
         c.checked.again += tokens
@@ -69,14 +70,19 @@ def _references(c: Candidate, engine: Verifier) -> References:
     return found
 
 
-def _compared(c: Candidate, engine: Verifier, references: References) -> dict[int, tuple[Sums, Sums]]:
-    """By row: on whose side its tokens and its proofs are."""
-    found = {}
+def _compared(c: Candidate, name: str, references: References) -> dict[int, tuple[Sums, Sums]]:
+    """By row: on whose side its tokens and its proofs are. Where noise is wide against the temperature, honest draws are on the side of another
+    temperature's: there these are not counted."""
+    assert c.alternative is not None
+    engine, found, noise = c.alternative(name), {}, c.spec.verification.noise
     for batch in c.prefilled_by(engine, list(references)):
         for row, hidden in batch.items():
             sample, (scores, points) = c.samples[row], references[row]
             drawn = engine.score(hidden, sample.completion, key=c.key(sample), **c.spec.sampling.distribution).drawn
             states = bits(hidden)
             chunks = [np.reshape(states[part], -1) for part in sample.conversation.chunks]
-            found[row] = sides(scores, sample.completion, drawn), nearer(points, chunks)
+            counts = None
+            if name in TEMPERATURES and noise is not None:
+                counts = takes_no_side(scores, noise, float(c.spec.sampling.temperature))
+            found[row] = sides(scores, sample.completion, drawn, counts), nearer(points, chunks)
     return found
