@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +31,11 @@ _REWARD = "0.000001"  # or the seats would have earned all that their stake back
 _PATIENCE = 86_400  # seconds without rollouts: nodes are stopped and started, and the machine has other things to do
 
 
-def up(cheats: int, environments: Path | None) -> int:
-    """`cheats`: how many of the demo's. `environments`: a file that says what to learn instead of the demo's."""
+def up(cheats: int, environments: Path | None, *, foreground: bool = False) -> int:
+    """`cheats`: how many of the demo's. `environments`: a file that says what to learn instead of the demo's.
+
+    `foreground`: it stays until Ctrl-C or SIGTERM, and takes the swarm down.
+    """
     if remembered(FOLDER):
         print("the devnet is up already; scripts/devnet status", file=sys.stderr)
         return 7
@@ -41,7 +47,9 @@ def up(cheats: int, environments: Path | None) -> int:
     except MurmurationError as error:
         print(_told(error), file=sys.stderr)
         return error.exit_code
-    swarm = Swarm(FOLDER, settings, detach=True)
+    if foreground:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    swarm = Swarm(FOLDER, settings, detach=not foreground)
     try:
         swarm.up(lambda line: print(line, file=sys.stderr))
         card = _open_to_others(swarm)
@@ -49,9 +57,20 @@ def up(cheats: int, environments: Path | None) -> int:
         swarm.down()
         print(_told(error), file=sys.stderr)
         return 1
-    print(how_to_look_around(swarm, pages.addresses(swarm), f"{here()}scripts/devnet down"))
-    print(_how_to_join(swarm, card))
+    stop = "Ctrl-C" if foreground else f"{here()}scripts/devnet down"
+    said = f"{how_to_look_around(swarm, pages.addresses(swarm), stop)}\n{_how_to_join(swarm, card)}"
+    if foreground:
+        _stay(swarm, said)
+    else:
+        print(said)
     return 0
+
+
+def _stay(swarm: Swarm, said: str) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        print(said, flush=True)
+        threading.Event().wait()
+    swarm.down()
 
 
 def _open_to_others(swarm: Swarm) -> Path:
@@ -136,7 +155,7 @@ def main() -> int:
     arguments = parser().parse_args()
     try:
         code = (
-            up(arguments.cheats, arguments.environments)
+            up(arguments.cheats, arguments.environments, foreground=arguments.foreground)
             if arguments.command == "up"
             else {"down": down, "status": status}[arguments.command]()
         )
@@ -150,6 +169,7 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/devnet", description="Keep a whole swarm running for development.")
     parser.add_argument("command", choices=["up", "down", "status"])
+    parser.add_argument("--foreground", action="store_true", help="up: stay until Ctrl-C or SIGTERM, then take it down")
     parser.add_argument("--cheats", type=int, default=0, choices=[0, 1, 2, 3], help="nodes that cheat (default 0)")
     parser.add_argument(
         "--environments",

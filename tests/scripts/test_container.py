@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from swarm import devnet
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "scripts/container"
@@ -73,6 +75,24 @@ def test_the_image_runs_as_nobody_special_and_takes_files_that_a_release_has() -
     copied = re.search(r"^cp -r (.*) \"\$output\"$", (ROOT / "scripts/release").read_text(), re.MULTILINE)
     assert copied and {"scripts/install", "scripts/container"} <= set(copied[1].split())
     assert "COPY" not in IMAGE and "ADD" not in IMAGE, "nothing that lies beside the release gets into a layer"
+
+
+def test_a_devnet_gets_from_the_clone_what_is_committed_and_listens_on_the_loopback_alone() -> None:
+    image = (FOLDER / "devnet/Containerfile").read_text()
+    (service,) = (compose := yaml.safe_load((FOLDER / "devnet/compose.yml").read_text()))["services"].values()
+    assert "COPY" not in image and "ADD" not in image and "git --git-dir=/clone archive HEAD" in image
+    assert (FOLDER / "devnet" / service["build"]["context"]).resolve() == ROOT
+    assert (ROOT / service["build"]["dockerfile"]).samefile(FOLDER / "devnet/Containerfile")
+    assert service["network_mode"] == "host" and "ports" not in service, "what a swarm listens on is 127.0.0.1"
+    assert service["cap_drop"] == ["ALL"] and service["read_only"] and "USER 10001:10001" in image
+    assert service["volumes"] == [f"{name}:/murmuration/.swarm" for name in compose["volumes"]]
+    entry, command = (
+        json.loads(line.split(" ", 1)[1]) for line in image.splitlines() if line.startswith(("ENTRYPOINT", "CMD"))
+    )
+    for words in (entry + command, service["healthcheck"]["test"][1:]):
+        assert words[0] == "scripts/devnet"
+        devnet.parser().parse_args(words[1:])
+    assert "/container/devnet" in (ROOT / "scripts/release").read_text(), "a release has none"
 
 
 @pytest.fixture

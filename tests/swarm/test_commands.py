@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 from swarm import demo, devnet, pages
 from swarm import swarm as swarm_module
 from swarm.pace import Patience
-from swarm.processes import ROOT
+from swarm.processes import ROOT, command_line, wait_until
 from swarm.remains import PROCESSES
 from swarm.settings import SwarmSettings, run_file
 from swarm.swarm import CommandFailed, Member, Swarm, here, how_to_look_around
@@ -88,6 +91,39 @@ def test_every_file_that_a_devnets_environment_names_is_as_seen_from_the_run_fil
     (table,) = devnet._asked(tmp_path / "run.toml")["environments"]
     assert table["corpus"] == [str(tmp_path / "b.parquet"), "/c.parquet"]
     assert table["kept"] == str(tmp_path / "d.kept")
+
+
+FOREGROUND = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from swarm import devnet
+from swarm.processes import Process
+
+def up(swarm, say):
+    swarm.folder.mkdir()
+    swarm.anvil = SimpleNamespace(rpc="")
+    swarm._keep(Process("role", ["sleep", "600"], swarm.folder / "log", detach=swarm._detach))
+
+devnet.FOLDER = Path(sys.argv[1])
+devnet.Swarm.up, devnet._open_to_others = up, lambda swarm: "card.json"
+devnet.how_to_look_around = lambda swarm, pages, stop: f"{swarm.processes[0].pid} {stop}"
+devnet._how_to_join = lambda *_: ""
+sys.exit(devnet.up(0, None, foreground=True))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_devnet_in_the_foreground_ends_with_all_its_processes(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", FOREGROUND, tmp_path / "devnet"]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as devnet_up:
+        assert devnet_up.stdout
+        pid, stop = devnet_up.stdout.readline().split()
+        devnet_up.send_signal(number)
+        assert devnet_up.wait(20) == (0 if number != signal.SIGKILL else -number)
+        assert (stop, devnet_up.stdout.read().strip()) == ("Ctrl-C", "")
+    wait_until(lambda: not command_line(int(pid)), deadline=5, what="its process has ended")
 
 
 def test_a_file_that_is_not_there_is_one_line(
