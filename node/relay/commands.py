@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from protocol.shell.cli import Fix, Json, PasswordFile, emit, group
+from protocol.shell.cli import Bootnodes, Contract, Fix, Json, PasswordFile, Rpc, RunCardFile, emit, group
 from protocol.shell.home import Home, default_home
 from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 
@@ -20,12 +20,11 @@ DEFAULT_HOME = default_home("relay")
 
 @app.command()
 def init(
-    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
-    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
-    run: Annotated[int, typer.Option(help="Number of the run to serve.")],
-    bootnode: Annotated[
-        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given several times.")
-    ],
+    card: RunCardFile = None,
+    rpc: Rpc = None,
+    contract: Contract = None,
+    run: Annotated[int | None, typer.Option(help="Number of the run to serve.")] = None,
+    bootnode: Bootnodes = None,
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     host: Annotated[str, typer.Option(help="Address to serve weights on.")] = "0.0.0.0",  # noqa: S104
@@ -42,18 +41,20 @@ def init(
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
     from protocol.shardcast.settings import ServingSettings
+    from protocol.shell.run_card import run_told
 
     place = Home(home, "relay")
     place.require_new()
     serve = checked(ServingSettings, {"host": host, "port": port, "public_url": public_url}, "serve")
     serve.require_reachable()
-    read_addresses(listen, bootnode, ())
-    chain = Chain(rpc, contract)
-    chain.check()
-    chain.policy(run)
+    asked, bootnodes = run_told(card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode)
+    read_addresses(listen, bootnodes, ())
+    chain = Chain(asked["rpc"], asked["contract"])
+    chain.check(asked.get("chain_id"))
+    chain.policy(asked["run"])
     tables = {
-        "chain": {"rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run},
-        "peers": {"listen": listen, "bootnodes": bootnode},
+        "chain": asked | {"contract": chain.runs.address, "chain_id": chain.chain_id},
+        "peers": {"listen": listen, "bootnodes": bootnodes},
         "serve": {"host": serve.host, "port": serve.port, "public_url": serve.public_url},
     }
     checked(RelaySettings, tables)

@@ -38,6 +38,24 @@ Fix = Annotated[
         "--fix", help="Mend what is safe to mend: rights of files with secrets, unfinished downloads nobody needs."
     ),
 ]
+RunCardFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CARD]",
+        help="The run's card, a file that its owner hands out; without it --rpc, --contract, --run and --bootnode.",
+    ),
+]
+Rpc = Annotated[
+    str | None, typer.Option(help="JSON-RPC endpoint of the chain; beside a card, one to ask in place of its own.")
+]
+Contract = Annotated[str | None, typer.Option(help="Address of the Runs contract.")]
+Bootnodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bootnode",
+        help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given several times; beside a card, in place of its own.",
+    ),
+]
 CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
 
 INTERRUPTED = 130

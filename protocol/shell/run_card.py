@@ -1,4 +1,4 @@
-"""A run's card: the one file that a run's owner hands to contributors, with all that `node join` must be told. JSON, made by `murmur run card`.
+"""A run's card: the one file that a run's owner hands out, with all that `node join` and the `init` of node, validator and relay must be told. JSON, made by `murmur run card`.
 
     {"chain_id": 84532, "contract": "0x…", "run": 1, "rpc": ["https://…"], "bootnodes": ["/dns4/…"], "first_block": 7, "faucet": "0x…"}
 
@@ -67,6 +67,33 @@ def read(file: Path) -> RunCard:
     if not isinstance(found, dict):
         raise ConfigError(f"{file} is no run's card", hint=hint)
     return checked(RunCard, found)
+
+
+def run_told(
+    card: Path | None, *, rpc: str | None, contract: str | None, run: int | None, bootnodes: list[str] | None, first_block: int = 0
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """[chain] of a role's settings and the bootnodes, from a card or from what was typed; of a card, endpoints and bootnodes may be others.
+
+    Raises UsageError where something is missing, or said twice; else as `read`.
+    """
+    if card is None:
+        asked = {"rpc": rpc, "contract": contract, "run": run}
+        needed = {**asked, "bootnode": bootnodes}
+        missing = [f"--{name}" for name, value in needed.items() if not value]
+        if missing:
+            raise UsageError(
+                f"which run? {', '.join(missing)} is missing",
+                hint="give the run's card, a file that its owner hands out",
+            )
+        return asked | {"first_block": first_block}, list(bootnodes or ())
+    twice = [f"--{name}" for name, value in (("contract", contract), ("run", run)) if value is not None]
+    if twice:
+        raise UsageError(f"{twice[0]} stands in the card", hint=f"leave {' and '.join(twice)} away, or the card")
+    told = read(card)
+    table = (
+        told.chain_table | ({} if rpc is None else {"rpc": rpc}) | ({"first_block": first_block} if first_block else {})
+    )
+    return table, bootnodes or list(told.bootnodes)
 
 
 def public_endpoints(given: list[str], chain_id: int, own: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from protocol.environments.programs import ProgramEnvironment, ProgramTool
 from protocol.errors import PreflightError, UsageError
 from protocol.identity import Key
 from protocol.sandbox.programs import survey
+from protocol.settings import read_toml
 from protocol.shell.home import Home
 from protocol.shell.run_card import public_endpoints
 from tests.cli.conftest import PASSWORD, SPEC, Console, Ended
@@ -69,6 +70,30 @@ def newcomer(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch, tm
     newcomer = Newcomer(world, console, tmp_path)
     newcomer.card.write_text(made.out)
     yield newcomer
+
+
+@pytest.mark.parametrize("words", [("node",), ("validator",), ("relay", "--host", "127.0.0.1")])
+def test_every_role_takes_the_card_in_place_of_its_lines(newcomer: Newcomer, words: tuple[str, ...]) -> None:
+    def init(*options: object) -> Ended:
+        return newcomer.console.murmur(words[0], "init", *words[1:], *options, "--home", home.path)
+
+    home, card = Home(newcomer.folder / words[0], words[0]), json.loads(newcomer.card.read_text())
+    for given, said in (
+        ((newcomer.card, "--run", 1), "--run stands in the card"),
+        (("--run", 1, "--bootnode", BOOTNODE), "--rpc, --contract is missing"),
+    ):
+        done = init(*given)
+        assert (done.code, said in done.err, home.path.exists()) == (2, True, False), done.err
+    newcomer.card.write_text(json.dumps(card | {"chain_id": 8453}))
+    assert init(newcomer.card).code == 4, "endpoints of another chain than the card's"
+    newcomer.card.write_text(json.dumps(card | {"rpc": ["http://127.0.0.1:9"]}))
+    done = init(newcomer.card, "--rpc", newcomer.world.anvil.rpc)
+    assert done.code == 0, done.err
+    tables = read_toml(home.config)
+    assert tables["chain"] == {name: card[name] for name in ("contract", "chain_id", "run", "first_block")} | {
+        "rpc": newcomer.world.anvil.rpc
+    }
+    assert tables["peers"]["bootnodes"] == card["bootnodes"] == [BOOTNODE]
 
 
 def with_faucet(newcomer: Newcomer, amount: int) -> None:

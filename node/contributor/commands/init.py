@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
-from protocol.shell.cli import Json, PasswordFile, emit, group
+from protocol.shell.cli import Bootnodes, Contract, Json, PasswordFile, Rpc, RunCardFile, emit, group
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,12 +26,11 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
-    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
-    run: Annotated[int, typer.Option(help="Number of the run to work for.")],
-    bootnode: Annotated[
-        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given several times.")
-    ],
+    card: RunCardFile = None,
+    rpc: Rpc = None,
+    contract: Contract = None,
+    run: Annotated[int | None, typer.Option(help="Number of the run to work for.")] = None,
+    bootnode: Bootnodes = None,
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
@@ -45,10 +44,11 @@ def init(
     operator's keystore somewhere safe: the running node never needs it.
     """
     from node.contributor.joining import needs
+    from protocol.shell.run_card import run_told
 
     place = open_home(home)
-    asked = {"rpc": rpc, "contract": contract, "run": run, "first_block": first_block}
-    chain, node_key, operator_key = make_home(place, asked, bootnode, listen, password_file, has_operator=operator)
+    asked, bootnodes = run_told(card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block)
+    chain, node_key, operator_key = make_home(place, asked, bootnodes, listen, password_file, has_operator=operator)
     made = {
         "home": str(home),
         "node": node_key.address,
@@ -62,7 +62,7 @@ def init(
             typer.echo(f"operator key  {made['operator']}  (holds the stake, receives rewards)")
         typer.echo(f"settings      {place.config}")
         if operator_key:
-            first = needs(chain, node_key.address, operator_key.address, chain.policy(run).node_stake, "")
+            first = needs(chain, node_key.address, operator_key.address, chain.policy(asked["run"]).node_stake, "")
             then = f"{place.command('node join')}, which takes the seat and passes on what the node key needs"
         else:
             first = "send some ETH to the node key"

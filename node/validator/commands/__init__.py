@@ -12,7 +12,7 @@ import typer
 from node.validator.commands import inspection, receipts, vouchers
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, role_of, validator_sender
 from protocol.errors import InsufficientFunds, UsageError
-from protocol.shell.cli import Fix, Json, PasswordFile, Yes, confirm, emit, group
+from protocol.shell.cli import Bootnodes, Contract, Fix, Json, PasswordFile, Rpc, RunCardFile, Yes, confirm, emit, group
 from protocol.shell.home import Home, read_json
 from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
 from protocol.shell.money import deposit, duration, in_json, parse_tokens, tokens
@@ -31,12 +31,11 @@ def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None)
 
 @app.command()
 def init(
-    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
-    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
-    run: Annotated[int, typer.Option(help="Number of the run to validate.")],
-    bootnode: Annotated[
-        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given several times.")
-    ],
+    card: RunCardFile = None,
+    rpc: Rpc = None,
+    contract: Contract = None,
+    run: Annotated[int | None, typer.Option(help="Number of the run to validate.")] = None,
+    bootnode: Bootnodes = None,
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
@@ -50,21 +49,21 @@ def init(
     from protocol.chain.vouchers import Vouchers
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
+    from protocol.shell.run_card import run_told
 
     place = Home(home, "validator")
     place.require_new()
-    read_addresses(listen, bootnode, ())
-    chain = Chain(rpc, contract)
-    chain.check()
-    chain.policy(run)
+    asked, bootnodes = run_told(card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block)
+    read_addresses(listen, bootnodes, ())
+    chain = Chain(asked["rpc"], asked["contract"])
+    chain.check(asked.get("chain_id"))
+    chain.policy(asked["run"])
     if vouchers is not None:
         vouchers = Vouchers(chain, vouchers).address
     tables: dict[str, dict[str, object]] = {
-        "chain": {
-            "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
-        },
-        "peers": {"listen": listen, "bootnodes": bootnode},
-    }  # fmt: skip
+        "chain": asked | {"contract": chain.runs.address, "chain_id": chain.chain_id},
+        "peers": {"listen": listen, "bootnodes": bootnodes},
+    }
     if vouchers is not None:
         tables["chain"]["vouchers"] = vouchers
     checked(ValidatorSettings, tables)

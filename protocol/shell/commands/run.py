@@ -285,7 +285,7 @@ def card(
     rpc: Annotated[list[str] | None, typer.Option(help="JSON-RPC endpoint that contributors may ask; else the network's public one.")] = None,
     deployment: Annotated[Path | None, typer.Option(help="Addresses file, where it names a faucet.")] = None,
 ) -> None:  # fmt: skip
-    """Print the run's card, the one file that a contributor needs for `node join`. Sends nothing; there is no secret in it."""
+    """Print the run's card, the one file that a contributor needs for `node join`, and a validator or relay for `init`. Sends nothing; there is no secret in it."""
     from protocol.chain.deploy import Deployment
     from protocol.settings import checked, read_toml
     from protocol.shell import runfile
