@@ -147,9 +147,19 @@ sys.exit(3)
         assert b"done" in at.shown and b"Traceback" not in at.shown
 
 
-def test_a_signal_that_python_drops_in_a_finaliser_is_raised_all_the_same() -> None:
-    program = body("""
-import os, signal
+@pytest.mark.parametrize("busy", [0, 0.1], ids=["at once", "while the machine is busy"])
+def test_a_signal_that_python_drops_in_a_finaliser_is_raised_all_the_same(busy: float) -> None:
+    """Also where the next one comes before Python has told of the one it dropped."""
+    program = body(f"""
+import os, signal, threading
+start, set_timer = threading.Thread.start, signal.setitimer
+waits = [{busy}]
+def late(call, *arguments):
+    call(*arguments)
+    until = time.monotonic() + (waits.pop() if waits else 0)
+    while time.monotonic() < until: pass
+threading.Thread.start = lambda thread: late(start, thread)
+signal.setitimer = lambda *arguments: late(set_timer, *arguments)
 class Thing:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
