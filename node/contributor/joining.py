@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.chain import Chain
+from protocol.chain import Chain, gas
 from protocol.chain.faucet import TokenFaucet
 from protocol.chain.sender import Sender
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ChainError, InsufficientFunds
+from protocol.errors import ChainError, ConfigError, InsufficientFunds
 from protocol.shell.gas import SUBMISSION_GAS, SUBMISSIONS_LOW
 from protocol.shell.money import ether, tokens
 
-OPERATOR_GAS = 450_000
-"""The faucet 123 k, ETH for the node 21 k, approving 46 k, depositing 109 k, joining 107 k (docs/testnet.md, "What it costs"), and some more."""
+FAUCET_GAS, ETHER_GAS, DEPOSIT_GAS, JOIN_GAS = 125_000, 21_000, 170_000, 120_000
+"""Of the operator's transactions; depositing with the approval before it (docs/testnet.md, "What it costs"), and some more."""
 NODE_GAS = SUBMISSION_GAS * SUBMISSIONS_LOW
 _DEARER = 3
 """Times the price of the moment: gas becomes dearer while somebody looks for ETH."""
@@ -27,42 +27,66 @@ LOOK_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
-class GasMoney:
-    """In wei."""
+class Spending:
+    """What is still to be paid before a node has its seat. Amounts in wei."""
 
-    operator: int
-    """What the operator has to hold before it begins, the node's part included."""
-    node: int
-    """Of it, what the node key gets; 0: that has enough."""
+    node: str
+    operator: str
+    stake: int
+    """Tokens to be deposited."""
+    faucet: TokenFaucet | None
+    """Where the missing ones come from; None: the operator has them, or brings them."""
+    given: int
+    """Tokens that the faucet gives."""
+    passed: int
+    """ETH that the operator passes to the node key; 0: that has enough."""
+    gas: int
+    """Gas of the operator's transactions; 0: there are none."""
+    fee_max: int
+    """Most wei per gas that is ever offered."""
 
     @classmethod
-    def needed(cls, chain: Chain, node: str) -> GasMoney:
-        price = _DEARER * chain.gas_price()
-        has = chain.balance(node)
-        passed = price * NODE_GAS if has * _DEARER < price * NODE_GAS else 0
-        return cls(price * OPERATOR_GAS + passed, passed)
+    def planned(
+        cls, chain: Chain, node: str, operator: str, *, stake: int, is_seated: bool, faucet: str, fee_max: int
+    ) -> Spending:
+        """Raises InsufficientFunds where the faucet gives too little or nothing now, ConfigError where it gives other tokens: before anything is sent."""
+        asked = TokenFaucet(chain, faucet) if faucet and chain.token_balance(operator) < stake else None
+        given = _promised(chain, asked, operator, stake) if asked else 0
+        full = _price(chain, fee_max) * NODE_GAS
+        passed = full if chain.balance(node) * _DEARER < full else 0
+        steps = (FAUCET_GAS, asked), (ETHER_GAS, passed), (DEPOSIT_GAS, stake), (JOIN_GAS, not is_seated)
+        return cls(node, operator, stake, asked, given, passed, sum(gas for gas, is_due in steps if is_due), fee_max)
 
+    def consequences(self) -> list[str]:
+        """For the question that is asked before any of it is sent."""
+        lines = []
+        if self.faucet:
+            lines.append(f"asks      the faucet {self.faucet.address}, which gives {tokens(self.given)}")
+        if self.passed:
+            lines.append(f"passes    {_rounded(self.passed)} from the operator to {self.node}, for its gas")
+        return lines
 
-def needs(chain: Chain, node: str, operator: str, stake: int, faucet: str) -> str:
-    """In words, what has to be sent to the operator's address before the seat can be taken; nothing where all is there."""
-    gas, has, held = GasMoney.needed(chain, node), chain.balance(operator), chain.token_balance(operator)
-    lacks = []
-    if has < gas.operator:
-        lacks.append(f"{_rounded(gas.operator - has)} for gas")
-    if held < stake and not faucet:
-        lacks.append(f"{tokens(stake - held)} for the stake, which the run's owner sells or gives")
-    return f"send {' and '.join(lacks)} to {operator}" if lacks else ""
+    def lacks(self, chain: Chain) -> str:
+        """In words, what has to be sent to the operator's address before the seat can be taken; nothing where all is there."""
+        has, held = chain.balance(self.operator), chain.token_balance(self.operator)
+        needed = self.passed + _price(chain, self.fee_max) * self.gas
+        parts = []
+        if has < needed:
+            parts.append(f"{_rounded(needed - has)} for gas")
+        if held < self.stake and not self.faucet:
+            parts.append(f"{tokens(self.stake - held)} for the stake, which the run's owner sells or gives")
+        return f"send {' and '.join(parts)} to {self.operator}" if parts else ""
 
 
 def gather(
-    sender: Sender, node: str, stake: int, faucet: str, *, patience: float, say: Callable[[str], None], clock: Clock = SYSTEM
-) -> None:  # fmt: skip
-    """Waits until the operator can pay gas and `stake` wei of tokens, asks the faucet for what it gives, and passes the node its gas money.
+    sender: Sender, spending: Spending, *, patience: float, say: Callable[[str], None], clock: Clock = SYSTEM
+) -> None:
+    """Waits until the operator can pay, asks the faucet for what it gives, and passes the node its gas money.
 
     Raises InsufficientFunds, which says what to send where, when that has not come within `patience` seconds.
     """
-    chain, operator, until, told = sender.chain, sender.key.address, clock.monotonic() + patience, ""
-    while lacks := needs(chain, node, operator, stake, faucet):
+    chain, operator, until, told = sender.chain, spending.operator, clock.monotonic() + patience, ""
+    while lacks := spending.lacks(chain):
         if clock.monotonic() >= until:
             raise InsufficientFunds(
                 f"the seat cannot be paid for yet: {lacks}", hint="then give the same command again"
@@ -71,30 +95,39 @@ def gather(
             say(f"{lacks}\nwaiting for it; after Ctrl-C the same command goes on")
             told = lacks
         clock.sleep(LOOK_SECONDS)
-    if gas := GasMoney.needed(chain, node).node:
-        say(f"passing {_rounded(gas)} on to the node key")
-        sender.send(chain.transfer_ether(node, gas))
-    if faucet and chain.token_balance(operator) < stake:
-        _ask_faucet(sender, TokenFaucet(chain, faucet), stake, say)
+    if spending.faucet and chain.token_balance(operator) < spending.stake:
+        _promised(chain, spending.faucet, operator, spending.stake)
+        say(f"asking the run's faucet for {tokens(spending.given)}")
+        sender.send(spending.faucet.drip(operator))
+    if spending.passed and chain.balance(spending.node) * _DEARER < spending.passed:
+        say(f"passing {_rounded(spending.passed)} on to the node key")
+        sender.send(chain.transfer_ether(spending.node, spending.passed))
 
 
-def _ask_faucet(sender: Sender, faucet: TokenFaucet, stake: int, say: Callable[[str], None]) -> None:
-    operator = sender.key.address
-    missing = stake - sender.chain.token_balance(operator)
+def _price(chain: Chain, most: int) -> int:
+    return min(_DEARER * gas.price(chain), most)
+
+
+def _promised(chain: Chain, faucet: TokenFaucet, operator: str, stake: int) -> int:
+    """What the faucet gives now, in wei of the run's token: as much as is missing, or more."""
+    missing, state = stake - chain.token_balance(operator), faucet.state()
+    if state.token != chain.token.address:
+        raise ConfigError(
+            f"the faucet {faucet.address} gives tokens of {state.token}, and the run's are of {chain.token.address}",
+            hint="ask the run's owner for a card that names the right one",
+        )
     try:
         faucet.require_ready(operator)
     except (ChainError, InsufficientFunds) as error:
         raise InsufficientFunds(
             f"{error}, and {operator} lacks {tokens(missing)}", hint=error.hint or f"send tokens to {operator}"
         ) from error
-    given = faucet.state().amount
-    if given < missing:
+    if state.amount < missing:
         raise InsufficientFunds(
-            f"the faucet gives {tokens(given)}, and {operator} lacks {tokens(missing)}",
-            hint=f"ask the run's owner for {tokens(missing - given)}",
+            f"the faucet gives {tokens(state.amount)}, and {operator} lacks {tokens(missing)}",
+            hint=f"ask the run's owner for {tokens(missing - state.amount)}",
         )
-    say(f"asking the run's faucet for {tokens(given)}")
-    sender.send(faucet.drip(operator))
+    return state.amount
 
 
 def _rounded(wei: int) -> str:

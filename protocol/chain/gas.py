@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from protocol.chain.client import Chain
@@ -90,11 +89,26 @@ def base_fee(chain: Chain, cap: int) -> int:
         found = chain.ethereum.base_fee()
     if found + TIP <= cap or len(chain.singles) == 1:
         return found
-    fees = []
+    return _median_base_fee(chain)
+
+
+def price(chain: Chain) -> int:
+    """Wei per gas that a transaction pays about now: by the median of the endpoints that answer, so that no single one makes people bring more.
+    Raises RpcUnavailable where none answers."""
+    return _median_base_fee(chain) + TIP
+
+
+def _median_base_fee(chain: Chain) -> int:
+    fees, problem = [], RpcUnavailable(f"{chain.rpc} did not answer")
     for one in chain.best:
-        with suppress(RpcUnavailable), one.errors("reading the gas price"):
-            fees.append(one.ethereum.base_fee())
-    return sorted(fees)[(len(fees) - 1) // 2] if fees else found
+        try:
+            with one.errors("reading the gas price"):
+                fees.append(one.ethereum.base_fee())
+        except RpcUnavailable as error:
+            problem = error
+    if not fees:
+        raise problem
+    return sorted(fees)[(len(fees) - 1) // 2]
 
 
 def offer(base: int) -> int:

@@ -1,4 +1,4 @@
-"""Amounts for people, integers for machines; and the one deposit that operators and validators share."""
+"""Amounts for people, integers for machines; the one deposit that operators and validators share, and the leave to take tokens that goes before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from protocol.errors import InsufficientFunds, UsageError
 
 if TYPE_CHECKING:
-    from protocol.chain import Sender
+    from eth_typing import ChecksumAddress
+
+    from protocol.chain import Chain, Sender
     from protocol.chain.types import Policy
     from protocol.shell.proposal import Proposal
 
@@ -92,5 +94,25 @@ def require_tokens(sender: Sender | Proposal, account: str, wei: int) -> None:
 def _prepare_deposit(sender: Sender | Proposal, account: str, wei: int) -> None:
     chain = sender.chain
     require_tokens(sender, account, wei)
-    if chain.allowance(sender.key.address, chain.bonds.address) < wei:
-        sender.send(chain.approve_tokens(chain.bonds.address, wei))
+    allow_to_take(sender, chain.bonds.address, wei)
+
+
+def allow_to_take(sender: Sender | Proposal, spender: ChecksumAddress, wei: int) -> None:
+    """Lets `spender` take so many tokens, where it may not yet: of what all endpoints say is the run's token, else raises WrongChain."""
+    from protocol.chain.agreement import require_agreement
+
+    chain = sender.chain
+    if chain.allowance(sender.key.address, spender) < wei:
+        require_agreement(chain, spender=spender)
+        sender.send(chain.approve_tokens(spender, wei))
+
+
+def whose_word(chain: Chain, run: int) -> list[str]:
+    """For the consequences that a command shows: which run it is, and which endpoints told of it. Raises as require_agreement does."""
+    from protocol.chain import networks
+    from protocol.chain.agreement import require_agreement
+
+    told, name = require_agreement(chain, run=run), networks.Name.of(chain.chain_id)
+    where = f"chain {chain.chain_id}" + (f" ({name})" if name else "")
+    agree = "which name the same contracts" if len(told) > 1 else "and by no other: take one that you trust"
+    return [f"run       {run} of {chain.runs.address} on {where}", f"told by   {', '.join(told)}, {agree}"]

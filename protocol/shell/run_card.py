@@ -11,47 +11,54 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eth_utils import is_address
 from pydantic import Field, field_validator
 
 from protocol.chain import networks
 from protocol.errors import ConfigError, UsageError
 from protocol.http_url import without_secrets
 from protocol.settings import Settings, checked
+from protocol.shell.cli import parse_address
+from protocol.shell.home import write_json
 
 _BYTES_MAX = 1 << 16
+_KEPT = "card.json"
+_ENDPOINTS_MAX, _BOOTNODES_MAX = 16, 64
 
 
 class RunCard(Settings):
-    chain_id: int = Field(ge=1)
+    chain_id: int = Field(ge=1, lt=1 << 63)
     contract: str
     """Address of the Runs contract."""
-    run: int = Field(ge=1)
-    rpc: tuple[str, ...] = Field(min_length=1)
+    run: int = Field(ge=1, lt=1 << 63)
+    rpc: tuple[str, ...] = Field(min_length=1, max_length=_ENDPOINTS_MAX)
     """Endpoints that anybody may ask."""
-    bootnodes: tuple[str, ...] = Field(min_length=1)
-    first_block: int = Field(default=0, ge=0)
+    bootnodes: tuple[str, ...] = Field(min_length=1, max_length=_BOOTNODES_MAX)
+    first_block: int = Field(default=0, ge=0, lt=1 << 63)
     faucet: str = ""
     """Address of a faucet of the run's tokens; empty: there is none."""
 
     @field_validator("contract", "faucet")
     @classmethod
     def _is_address(cls, text: str) -> str:
-        if text and not is_address(text):
-            raise ValueError("this is no address")
+        if text:
+            try:
+                parse_address(text)
+            except UsageError as error:
+                raise ValueError(str(error)) from error
         return text
 
     @property
     def text(self) -> str:
         return json.dumps(self.model_dump(exclude_defaults=True), indent=1)
 
-    @property
-    def chain_table(self) -> dict[str, Any]:
-        """[chain] of a role's settings."""
-        rpc = self.rpc[0] if len(self.rpc) == 1 else list(self.rpc)
-        return {
-            "rpc": rpc, "contract": self.contract, "chain_id": self.chain_id, "run": self.run, "first_block": self.first_block,
-        }  # fmt: skip
+
+def chain_table(card: RunCard, rpc: str | None = None) -> dict[str, Any]:
+    """[chain] of a role's settings; `rpc`: asked in place of the card's endpoints."""
+    urls = list(card.rpc) if rpc is None else [rpc]
+    return {
+        "rpc": urls[0] if len(urls) == 1 else urls, "contract": card.contract, "chain_id": card.chain_id, "run": card.run,
+        "first_block": card.first_block,
+    }  # fmt: skip
 
 
 def read(file: Path) -> RunCard:
@@ -62,11 +69,24 @@ def read(file: Path) -> RunCard:
             found = json.loads(opened.read(_BYTES_MAX))
     except OSError as error:
         raise UsageError(f"cannot read the card {file}: {error.strerror}", hint=hint) from error
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise ConfigError(f"{file} is no run's card", hint=hint)
     return checked(RunCard, found)
+
+
+def keep(home: Path, card: RunCard) -> None:
+    """Raises PreflightError where the disk is full."""
+    write_json(home / _KEPT, card.model_dump())
+
+
+def kept(home: Path) -> RunCard | None:
+    """The card that a home was made from; None where there was none, or it cannot be read any more."""
+    try:
+        return read(home / _KEPT)
+    except (UsageError, ConfigError):
+        return None
 
 
 def run_told(
@@ -90,9 +110,7 @@ def run_told(
     if twice:
         raise UsageError(f"{twice[0]} stands in the card", hint=f"leave {' and '.join(twice)} away, or the card")
     told = read(card)
-    table = (
-        told.chain_table | ({} if rpc is None else {"rpc": rpc}) | ({"first_block": first_block} if first_block else {})
-    )
+    table = chain_table(told, rpc) | ({"first_block": first_block} if first_block else {})
     return table, bootnodes or list(told.bootnodes)
 
 

@@ -49,6 +49,11 @@ def up(cheats: int, environments: Path | None, *, foreground: bool = False) -> i
         return error.exit_code
     if foreground:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if (FOLDER / MARK).exists():
+        print(
+            f"a new chain and a new run: those of the last devnet in {FOLDER} are deleted, with its cards",
+            file=sys.stderr,
+        )
     swarm = Swarm(FOLDER, settings, detach=not foreground)
     try:
         swarm.up(lambda line: print(line, file=sys.stderr))

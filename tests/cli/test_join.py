@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import FaultyEndpoint, result
 from swarm.world import DAY, TOKEN, World
 
 from node.contributor import joining
+from protocol.chain import gas
 from protocol.chain.faucet import creating
 from protocol.chain.types import Role
 from protocol.clock import SystemClock
@@ -117,9 +119,74 @@ def test_without_money_it_says_what_to_send_to_the_one_address_and_goes_on_when_
     assert newcomer.home.address("operator") == operator
     assert newcomer.role == Role.ACTIVE
     chain = newcomer.world.chain
-    assert chain.balance(newcomer.home.address("node")) >= joining.NODE_GAS * chain.gas_price()
+    assert chain.balance(newcomer.home.address("node")) >= joining.NODE_GAS * gas.price(chain)
+    newcomer.world.anvil.give(operator, 0)
     again = newcomer.join()
-    assert again.code == 0 and newcomer.world.chain.account(operator).active == 100 * TOKEN
+    assert again.code == 0 and newcomer.world.chain.account(operator).active == 100 * TOKEN, (
+        "a seat that is taken asks for no ETH"
+    )
+
+
+def rich(newcomer: Newcomer) -> str:
+    """A home whose operator has all that the seat takes: its address."""
+    newcomer.join()
+    operator = newcomer.home.address("operator")
+    newcomer.world.anvil.give(operator, TOKEN)
+    newcomer.world.owner.send(newcomer.world.chain.transfer_tokens(operator, 100 * TOKEN))
+    return operator
+
+
+def test_it_asks_before_anything_is_sent_and_says_whose_word_it_goes_by(newcomer: Newcomer) -> None:
+    operator, chain = rich(newcomer), newcomer.world.chain
+    node = newcomer.home.address("node")
+    asked = newcomer.console.node(
+        "join", "--home", newcomer.home.path, "--spec", newcomer.folder / "spec.json", "--wait", 0
+    )
+    assert (asked.code, chain.balance(operator), newcomer.role) == (2, TOKEN, Role.NONE)
+    for said in (
+        f"{newcomer.world.run} of {chain.runs.address} on chain 31337 (anvil)",
+        f"told by   {newcomer.world.anvil.rpc}, and by no other",
+        f"ETH from the operator to {node}, for its gas",
+        "deposits  100 MUR from the operator",
+    ):
+        assert said in asked.err, asked.err
+    assert newcomer.join().code == 0
+    newcomer.world.anvil.give(node, 0)
+    held = chain.balance(operator)
+    asked = newcomer.console.node("join", "--home", newcomer.home.path, "--spec", newcomer.folder / "spec.json")
+    assert (asked.code, "Pass ETH to the node key?" in asked.err, chain.balance(operator)) == (2, True, held), asked.err
+
+
+def test_an_endpoint_of_the_card_that_contradicts_another_gets_no_money(newcomer: Newcomer) -> None:
+    card, chain = json.loads(newcomer.card.read_text()), newcomer.world.chain
+    liar = FaultyEndpoint(newcomer.world.anvil.rpc)
+    bonds = "0x" + chain.runs.functions.bonds().data.hex()
+    is_asked = lambda method, params: method == "eth_call" and bonds in params[0].values()  # noqa: E731
+    liar.fault = lambda method, params: (
+        result("0x" + chain.token.address[2:].rjust(64, "0")) if is_asked(method, params) else None
+    )
+    rich(newcomer)
+    newcomer.card.write_text(json.dumps(card | {"rpc": [newcomer.world.anvil.rpc, liar.url]}))
+    done = newcomer.join()
+    assert done.code == 4 and f"{liar.url} contradicts what the others say" in done.err, done.err
+    assert newcomer.role == Role.NONE
+    liar.close()
+
+
+def test_a_corrected_card_is_taken_unless_the_settings_were_changed_by_hand(newcomer: Newcomer) -> None:
+    newcomer.join()
+    card, home = json.loads(newcomer.card.read_text()), newcomer.home
+    other = f"/ip4/127.0.0.1/tcp/2/p2p/{Key.generate().peer_id}"
+    newcomer.card.write_text(json.dumps(card | {"bootnodes": [other]}))
+    done = newcomer.join()
+    assert "were written to" in done.err and read_toml(home.config)["peers"]["bootnodes"] == [other]
+    assert "were written to" not in newcomer.join().err
+    home.config.write_text(home.config.read_text() + "\n[page]\nport = 0\n")
+    before = home.config.read_text()
+    newcomer.card.write_text(json.dumps(card))
+    done = newcomer.join()
+    assert f'peers.bootnodes = ["{BOOTNODE}"]' in done.err and home.config.read_text() == before
+    assert "changed by hand" not in newcomer.join().err, "said once"
 
 
 def test_it_waits_for_eth_and_the_tokens_come_from_the_runs_faucet(
@@ -141,8 +208,9 @@ def test_it_waits_for_eth_and_the_tokens_come_from_the_runs_faucet(
 def test_a_faucet_that_gives_too_little_is_not_asked(newcomer: Newcomer) -> None:
     with_faucet(newcomer, 30 * TOKEN)
     newcomer.join()
+    assert "ETH" not in newcomer.join().err.split("error:")[1], "before anybody buys gas money"
     newcomer.world.anvil.give(newcomer.home.address("operator"), TOKEN)
-    done = newcomer.join()
+    done = newcomer.join(card=False)
     assert done.code == 6 and "the faucet gives 30 MUR" in done.err and "70 MUR" in done.err
     assert newcomer.world.chain.token_balance(newcomer.home.address("operator")) == 0
 
@@ -176,7 +244,7 @@ def test_a_home_of_another_run_is_left_alone(newcomer: Newcomer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("", 3), ("[]", 3), ('{"run": 1}', 3), ('{"contract": "0x12"}', 3), (None, 2)]
+    ("text", "code"), [("", 3), ("[]", 3), ("[" * 60_000, 3), ('{"run": 1}', 3), ('{"contract": "0x12"}', 3), (None, 2)]
 )
 def test_what_is_no_card_is_refused_before_a_key_is_made(
     console: Console, tmp_path: Path, text: str | None, code: int
@@ -200,3 +268,17 @@ def test_a_card_names_no_endpoint_with_a_key_in_it() -> None:
 def test_a_folder_that_hardware_made_is_for_its_user_alone(console: Console, tmp_path: Path) -> None:
     place = Home(tmp_path / "home", "node")
     assert place.data.is_dir() and place.path.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": 1 << 256}, {"chain_id": 1 << 64}, {"first_block": -1}, {"contract": "0x52908400098527886E0F7030069857D2E4169Ee7"},
+        {"faucet": "42" * 20}, {"rpc": []}, {"rpc": ["http://127.0.0.1:9"] * 17}, {"bootnodes": ["no multiaddr"]},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_card_with_a_field_out_of_range_makes_no_home(newcomer: Newcomer, change: dict[str, object]) -> None:
+    newcomer.card.write_text(json.dumps(json.loads(newcomer.card.read_text()) | change))
+    done = newcomer.join()
+    assert done.code == 3 and not newcomer.home.config.exists(), done.err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from protocol.chain import Chain
     from protocol.identity import Key
     from protocol.shell.home import Home
+    from protocol.shell.run_card import RunCard
 
 config = group("The node's settings.")
 
@@ -43,12 +44,15 @@ def init(
     The node key signs work and must be online; the operator key holds the stake and receives the rewards. Keep the
     operator's keystore somewhere safe: the running node never needs it.
     """
-    from node.contributor.joining import needs
-    from protocol.shell.run_card import run_told
+    from protocol.shell import run_card
 
     place = open_home(home)
-    asked, bootnodes = run_told(card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block)
+    asked, bootnodes = run_card.run_told(
+        card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block
+    )
     chain, node_key, operator_key = make_home(place, asked, bootnodes, listen, password_file, has_operator=operator)
+    if card:
+        run_card.keep(place.path, run_card.read(card))
     made = {
         "home": str(home),
         "node": node_key.address,
@@ -62,7 +66,7 @@ def init(
             typer.echo(f"operator key  {made['operator']}  (holds the stake, receives rewards)")
         typer.echo(f"settings      {place.config}")
         if operator_key:
-            first = needs(chain, node_key.address, operator_key.address, chain.policy(asked["run"]).node_stake, "")
+            first = _first_need(chain, node_key.address, operator_key.address, asked["run"])
             then = f"{place.command('node join')}, which takes the seat and passes on what the node key needs"
         else:
             first = "send some ETH to the node key"
@@ -72,6 +76,15 @@ def init(
     emit(made, as_json, text)
 
 
+def _first_need(chain: Chain, node: str, operator: str, run: int) -> str:
+    from node.contributor.joining import Spending
+    from protocol.chain.sender import SendLimits
+
+    return Spending.planned(
+        chain, node, operator, stake=chain.policy(run).node_stake, is_seated=False, faucet="", fee_max=SendLimits.fee
+    ).lacks(chain)
+
+
 def make_home(
     place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str, password_file: Path | None, *, has_operator: bool = True
 ) -> tuple[Chain, Key, Key | None]:  # fmt: skip
@@ -79,12 +92,38 @@ def make_home(
 
     Raises ConfigError where the home is not new, WrongChain where chain or contract are others.
     """
+    place.require_new()
+    chain, tables = _settings_told(asked, bootnodes, listen)
+    made = [
+        place.new_key(name, chain_id=chain.chain_id, password_file=password_file)
+        for name in ("node", "operator")
+        if name == "node" or has_operator
+    ]
+    _write(place, tables)
+    return chain, made[0], made[1] if has_operator else None
+
+
+def make_settings(place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str) -> None:
+    """Settings anew for a home that has them, as `make_home` makes them."""
+    _write(place, _settings_told(asked, bootnodes, listen)[1])
+
+
+def home_tables(card: RunCard, now: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that `node join` writes for a card, where the home listens as it does `now`."""
+    from eth_utils import to_checksum_address
+
+    from protocol.shell.run_card import chain_table
+
+    chain = chain_table(card) | {"contract": to_checksum_address(card.contract)}
+    return {"chain": chain, "peers": {"listen": now.get("peers", {}).get("listen"), "bootnodes": list(card.bootnodes)}}
+
+
+def _settings_told(asked: dict[str, Any], bootnodes: Sequence[str], listen: str) -> tuple[Chain, dict[str, Any]]:
     from node.contributor.settings import NodeSettings
     from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
 
-    place.require_new()
     read_addresses(listen, bootnodes, ())
     chain = Chain(asked["rpc"], asked["contract"])
     chain.check(asked.get("chain_id"))
@@ -94,13 +133,11 @@ def make_home(
         "peers": {"listen": listen, "bootnodes": list(bootnodes)},
     }
     checked(NodeSettings, tables)
-    made = [
-        place.new_key(name, chain_id=chain.chain_id, password_file=password_file)
-        for name in ("node", "operator")
-        if name == "node" or has_operator
-    ]
+    return chain, tables
+
+
+def _write(place: Home, tables: dict[str, Any]) -> None:
     place.write_config(tables, "Settings of a Murmuration node; `node config show` lists all of them.")
-    return chain, made[0], made[1] if has_operator else None
 
 
 @config.command("show")

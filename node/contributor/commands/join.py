@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,10 @@ from node.contributor.commands.context import (
     operator_sender,
     settings,
 )
-from node.contributor.commands.init import make_home
+from node.contributor.commands.init import home_tables, make_home, make_settings
 from node.contributor.commands.stake import Hardware, InviteOption, look_for_seat, require_not_banned, take_seat
 from protocol.errors import ConfigError, UsageError
-from protocol.shell.cli import PasswordFile, Yes, confirm
+from protocol.shell.cli import PasswordFile, Rpc, Yes, confirm
 
 if TYPE_CHECKING:
     from protocol.shell.home import Home
@@ -36,6 +37,7 @@ def join(
         Path | None,
         typer.Argument(help="The run's card, a file that its owner hands out; after `node init` not needed."),
     ] = None,
+    rpc: Rpc = None,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     minutes: Annotated[float, typer.Option("--wait", min=0, help="Minutes to wait for ETH and tokens to arrive.")] = 60,
     hardware: Hardware = None,
@@ -50,38 +52,55 @@ def join(
     Everything is sent to one address, the operator's. Where the run has a faucet, the tokens come from it. Interrupted at any
     point, the same command goes on.
     """
-    from node.contributor.joining import gather
+    from node.contributor.joining import Spending, gather
     from protocol.shell import run_card
-    from protocol.shell.money import tokens
+    from protocol.shell.money import tokens, whose_word
 
     place, told = open_home(home), run_card.read(card) if card else None
     if told is None and not place.config.exists():
         raise UsageError("which run?", hint="give the run's card, a file that its owner hands out: node join CARD")
+    if place.config.exists() and rpc is not None:
+        raise UsageError(f"{place.config} says which endpoints are asked", hint=f"write chain.rpc into {place.config}")
     if told and place.config.exists():
-        _require_same_run(place, told)
+        _take_correction(place, told)
     place.ask_once(password_file)
     if told and not place.config.exists():
-        make_home(place, told.chain_table, told.bootnodes, listen, password_file)
-    node, faucet = settings(place).value, told.faucet if told else ""
+        make_home(place, run_card.chain_table(told, rpc), told.bootnodes, listen, password_file)
+        run_card.keep(place.path, told)
+    told = told or run_card.kept(place.path)
+    node = settings(place).value
     chain, key = open_chain(node), place.open_key("node", password_file)
     typer.echo(f"node key      {key.address}  (signs work)", err=True)
     sender = operator_sender(place, node, chain, password_file, None)
     operator = sender.key.address
     typer.echo(f"operator key  {operator}  (holds the stake, receives rewards; send everything here)", err=True)
     require_not_banned(chain, node.chain.run, key.address)
+    word = whose_word(chain, node.chain.run)
     seat = look_for_seat(place, node, chain, key, hardware, invite, spec)
-    missing = seat.missing(chain, operator)
-    if not seat.is_taken:
-        source = "the run's faucet" if faucet and chain.token_balance(operator) < missing else "the operator"
-        confirm(f"Join run {node.chain.run}?", seat.consequences(chain, f"{tokens(missing)} from {source}"), yes)
-    gather(sender, key.address, missing, faucet, patience=minutes * 60, say=lambda line: typer.echo(line, err=True))
-    take_seat(sender, key, seat, missing, CONSENT_SECONDS)
+    spending = Spending.planned(
+        chain, key.address, operator, stake=seat.missing(chain, operator), is_seated=seat.is_taken,
+        faucet=told.faucet if told else "", fee_max=node.chain.limits.fee,
+    )  # fmt: skip
+    if spending.gas:
+        source = "the run's faucet" if spending.faucet else "the operator"
+        deposited = f"{tokens(spending.stake)} from {source}"
+        lines = seat.consequences(chain, deposited) if not seat.is_taken else []
+        question = f"Join run {node.chain.run}?" if lines else "Pass ETH to the node key?"
+        confirm(question, [*word, *lines, *spending.consequences()], yes)
+        gather(sender, spending, patience=minutes * 60, say=lambda line: typer.echo(line, err=True))
+        take_seat(sender, key, seat, spending.stake, CONSENT_SECONDS)
     typer.echo(f"{key.address} is seated in run {node.chain.run}")
     typer.echo(f"next: {place.command('node start')}", err=True)
 
 
-def _require_same_run(place: Home, card: RunCard) -> None:
-    """Raises ConfigError where a home that is there belongs to another run."""
+def _take_correction(place: Home, card: RunCard) -> None:
+    """A home takes what a newer card of its run says, unless its settings were changed by hand.
+
+    Raises ConfigError where the home belongs to another run.
+    """
+    from protocol.settings import read_toml
+    from protocol.shell import run_card
+
     node = settings(place).value
     ours = (node.chain.chain_id, node.chain.contract.lower(), node.chain.run)
     if ours != (card.chain_id, card.contract.lower(), card.run):
@@ -89,3 +108,16 @@ def _require_same_run(place: Home, card: RunCard) -> None:
             f"{place.path} belongs to run {node.chain.run} of {node.chain.contract} on chain {node.chain.chain_id}, and the card is of another",
             hint="give another --home",
         )
+    before = run_card.kept(place.path)
+    if card == before:
+        return
+    tables = read_toml(place.config)
+    if before and tables == home_tables(before, tables):
+        make_settings(place, run_card.chain_table(card), card.bootnodes, tables["peers"]["listen"])
+        typer.echo(f"the card's endpoints and bootnodes were written to {place.config}", err=True)
+    elif tables != home_tables(card, tables):
+        said = {"chain.rpc": card.rpc, "peers.bootnodes": card.bootnodes, "chain.first_block": card.first_block}
+        typer.echo(f"{place.config} was changed by hand and is left as it is; the card says", err=True)
+        for name, value in said.items():
+            typer.echo(f"  {name} = {json.dumps(value)}", err=True)
+    run_card.keep(place.path, card)

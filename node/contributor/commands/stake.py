@@ -32,7 +32,7 @@ from protocol.chain.types import Role, Seat
 from protocol.constants import NOBODY
 from protocol.errors import InsufficientFunds, Malformed, UsageError
 from protocol.shell.cli import CalldataJson, Json, PasswordFile, Yes, confirm, emit
-from protocol.shell.money import deposit, duration, parse_tokens, require_tokens, tokens
+from protocol.shell.money import deposit, duration, parse_tokens, require_tokens, tokens, whose_word
 from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def stake(
     require_tokens(sender, sender.key.address, wei)
     confirm(
         "Stake and take the seat?",
-        seat.consequences(chain, f"{tokens(wei)} from {sender.key.address} (the operator)"),
+        whose_word(chain, run) + seat.consequences(chain, f"{tokens(wei)} from {sender.key.address} (the operator)"),
         yes or calldata,
     )
     take_seat(sender, node_key, seat, wei, CALLDATA_CONSENT_SECONDS if calldata else CONSENT_SECONDS)

@@ -15,7 +15,7 @@ from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Bootnodes, Contract, Fix, Json, PasswordFile, Rpc, RunCardFile, Yes, confirm, emit, group
 from protocol.shell.home import Home, read_json
 from protocol.shell.log_file import LINES, Follow, Lines, LogsJson
-from protocol.shell.money import deposit, duration, in_json, parse_tokens, tokens
+from protocol.shell.money import deposit, duration, in_json, parse_tokens, require_tokens, tokens, whose_word
 
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
@@ -99,7 +99,10 @@ def stake(
         typer.echo("enough is staked already")
         return
     delay = duration(sender.chain.withdrawal_delay())
-    confirm("Stake?", [f"deposits {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"], yes)
+    require_tokens(sender, sender.key.address, wei)
+    whose = whose_word(sender.chain, settings.chain.run)
+    lines = [f"deposits  {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"]
+    confirm("Stake?", whose + lines, yes)
     deposit(sender, sender.key.address, wei)
     typer.echo(
         f"staked {tokens(wei)}; next: {place.command('murmur validator ' + ('reinforce' if seat.since else 'enlist'))}"

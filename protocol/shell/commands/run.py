@@ -23,7 +23,7 @@ from protocol.shell.cli import (
     strip_at,
 )
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
+from protocol.shell.money import allow_to_take, duration, in_json, parse_tokens, policy_in_json, tokens
 from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _require_tokens(sender: Sender | Proposal, call: Call, wei: int) -> None:
 
 def _approve(sender: Sender | Proposal, call: Call, spender: ChecksumAddress, wei: int) -> None:
     """Lets `spender` take what the call is about to move."""
-    if not sender.is_done(call) and sender.chain.allowance(sender.key.address, spender) < wei:
-        sender.send(sender.chain.approve_tokens(spender, wei))
+    if not sender.is_done(call):
+        allow_to_take(sender, spender, wei)
 
 
 @app.command()
@@ -292,6 +292,8 @@ def card(
     from protocol.shell.run_card import RunCard, public_endpoints
 
     path = strip_at(file)
+    if deployment is None:
+        typer.echo("the card names no faucet: --deployment gives the addresses file of one", err=True)
     settings, tables = runfile.client(path)[0], read_toml(path)
     chain, run = _chain(path), _run(path)
     chain.policy(run)

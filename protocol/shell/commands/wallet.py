@@ -92,6 +92,7 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Send tokens of the contracts' token, or ETH, to an address. It cannot be taken back."""
+    from protocol.chain.agreement import require_agreement
     from protocol.chain.sender import SendLimits
     from protocol.identity import load_keystore, read_password
     from protocol.shell.sending import command_sender
@@ -103,6 +104,8 @@ def send(
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
     sender = command_sender(chain, key, keystore, SendLimits())
+    if not is_eth:
+        require_agreement(chain)
     call = chain.transfer_ether(to, wei) if is_eth else chain.transfer_tokens(to, wei)
     shown = ether(wei) if is_eth else tokens(wei)
     cost = _cost(sender, call, wei, is_eth)

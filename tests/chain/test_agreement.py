@@ -1,0 +1,148 @@
+"""An endpoint that names a Bonds or a token of its own gets nobody's leave to take tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from swarm.faulty_endpoint import FaultyEndpoint, Hang, result
+from swarm.world import TOKEN, World
+
+from protocol.chain import Chain, Sender, networks
+from protocol.chain.agreement import require_agreement
+from protocol.errors import RpcUnavailable, WrongChain
+from protocol.identity import Key
+from protocol.shell.money import deposit
+from tests.chain.paying import deposits
+
+THEIRS = "0x" + "42" * 20
+
+
+class Liar:
+    """Names THEIRS where Runs is asked for `what`, and says that the right code lies there."""
+
+    def __init__(self, world: World, what: str) -> None:
+        chain = world.chain
+        right = getattr(chain, what).address
+        function = getattr(chain.runs.functions, what)()
+        self._selector, self._right, self._world = "0x" + function.data.hex(), right, world
+
+    def __call__(self, method: str, params: Any) -> bytes | None:
+        ask = self._world.chain.ethereum
+        if (
+            method == "eth_call"
+            and params[0]["to"].lower() == self._world.chain.runs.address.lower()
+            and _input(params) == self._selector
+        ):
+            return result("0x" + THEIRS[2:].rjust(64, "0"))
+        if method == "eth_getCode" and params[0].lower() == THEIRS:
+            return result("0x" + ask.code(self._right).hex())
+        if method == "eth_call" and params[0]["to"].lower() == THEIRS:
+            return result("0x" + ask.call({**params[0], "to": self._right}).hex())
+        return None
+
+
+def newcomer(world: World) -> Key:
+    """With money, whose leave nobody has yet."""
+    key = Key.generate()
+    world.anvil.give(key.address, TOKEN)
+    world.owner.send(world.chain.transfer_tokens(key.address, 1000 * TOKEN))
+    return key
+
+
+def _input(params: Any) -> str:
+    return str(params[0].get("data") or params[0].get("input"))
+
+
+@pytest.fixture
+def honest(world: World) -> Iterator[FaultyEndpoint]:
+    endpoint = FaultyEndpoint(world.anvil.rpc)
+    yield endpoint
+    endpoint.close()
+
+
+@pytest.fixture
+def two(world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint) -> Callable[..., Chain]:
+    def made(*, liar_first: bool) -> Chain:
+        urls = [faulty.url, honest.url] if liar_first else [honest.url, faulty.url]
+        return Chain(urls, world.chain.runs.address, timeout=2)
+
+    return made
+
+
+@pytest.mark.parametrize("liar_first", [True, False], ids=["liar first", "liar second"])
+@pytest.mark.parametrize("what", ["bonds", "token"])
+def test_where_one_lies_no_leave_is_given(
+    world: World, faulty: FaultyEndpoint, two: Callable[..., Chain], what: str, liar_first: bool
+) -> None:
+    faulty.fault = Liar(world, what)
+    chain, key = two(liar_first=liar_first), newcomer(world)
+    with pytest.raises(WrongChain, match="the endpoints do not agree on") as raised:
+        deposit(Sender(chain, key), key.address, TOKEN)
+    assert faulty.url in str(raised.value) or THEIRS in str(raised.value).lower()
+    assert world.chain.ethereum.transaction_count(key.address) == 0
+
+
+def test_where_all_agree_the_deposit_is_made(world: World, two: Callable[..., Chain]) -> None:
+    chain, key = two(liar_first=True), newcomer(world)
+    deposit(Sender(chain, key), key.address, TOKEN)
+    assert deposits(world, key.address) == 1
+    assert require_agreement(chain, run=world.run) == list(chain.endpoints)
+
+
+def test_other_code_and_another_policy_are_contradictions(
+    world: World, faulty: FaultyEndpoint, two: Callable[..., Chain]
+) -> None:
+    chain, bonds = two(liar_first=False), world.chain.bonds.address.lower()
+    is_of_bonds = lambda method, params: method == "eth_getCode" and params[0].lower() == bonds  # noqa: E731
+    faulty.fault = lambda method, params: result("0x6001") if is_of_bonds(method, params) else None
+    with pytest.raises(WrongChain, match=f"{faulty.url} contradicts"):
+        require_agreement(chain)
+    policies, ask = world.chain.policies.address.lower(), world.chain.ethereum
+
+    def dearer(method: str, params: Any) -> bytes | None:
+        if method != "eth_call" or params[0]["to"].lower() != policies:
+            return None
+        told = bytearray(ask.call(params[0]))
+        told[31] ^= 1
+        return result("0x" + told.hex())
+
+    faulty.fault = dearer
+    assert require_agreement(chain)
+    with pytest.raises(WrongChain, match=f"do not agree on the policy of run {world.run}"):
+        require_agreement(chain, run=world.run)
+
+
+def test_one_that_is_silent_contradicts_nobody(
+    world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, two: Callable[..., Chain]
+) -> None:
+    chain = two(liar_first=False)
+    chain.check()
+
+    def hang(method: str, params: Any) -> bytes | None:
+        raise Hang
+
+    faulty.fault = hang
+    assert require_agreement(chain, run=world.run) == [honest.url]
+    honest.fault = hang
+    faulty.released.set()
+    honest.released.set()
+    with pytest.raises(RpcUnavailable):
+        require_agreement(chain, run=world.run)
+
+
+def test_on_a_public_network_its_own_endpoint_is_asked_too(
+    world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty.fault = Liar(world, "bonds")
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=2)
+    assert require_agreement(chain) == [faulty.url], "nobody else is known on a chain without a name"
+    public = networks.Network(chain.chain_id, honest.url)
+    monkeypatch.setitem(networks.NETWORKS, networks.Name.ANVIL, public)
+    monkeypatch.setattr(networks.Network, "is_public", True)
+    with pytest.raises(WrongChain, match="do not agree on Bonds"):
+        require_agreement(chain)
+    faulty.fault = lambda method, params: None
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=2)
+    assert require_agreement(chain) == [faulty.url, honest.url]
