@@ -65,6 +65,11 @@ class CommandSender(Sender):
         """Notes that the command has said what it did, and what it found done."""
         self._journal.tell(self._done | self._found)
 
+    def unfinished(self) -> list[str]:
+        """What this command has signed and not told of, as words: "depositing stake"."""
+        known = {each.id: each.doing for each in (*self._journal.pending(), *self._journal.untold())}
+        return [doing for number, doing in sorted(known.items()) if number not in self._found]
+
     def _tell(self, transaction: Transaction) -> None:
         self._done.add(transaction.id)
 

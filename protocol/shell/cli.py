@@ -159,6 +159,7 @@ def main() -> None:
 
 
 _held, _afterwards = ExitStack(), ExitStack()
+_unfinished: list[Callable[[], str]] = []
 
 
 def until_end(thing: _Held) -> _Held:
@@ -170,6 +171,11 @@ def until_end(thing: _Held) -> _Held:
 def once_told(note: Callable[[], None]) -> None:
     """Calls `note` when the command has printed its last word and ends well; not where it fails, is interrupted, or nobody reads its output."""
     _afterwards.callback(note)
+
+
+def if_interrupted(say: Callable[[], str]) -> None:
+    """What `say` returns is printed where the command is interrupted: a sentence on what it leaves behind, or nothing."""
+    _unfinished.append(say)
 
 
 def run(application: typer.Typer, name: str) -> None:
@@ -188,7 +194,7 @@ def run(application: typer.Typer, name: str) -> None:
         _report_usage(error, name)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("interrupted", err=True)
+        typer.echo("\n  ".join(filter(None, ["interrupted", *(say() for say in _unfinished)])), err=True)
         code = INTERRUPTED
     except MurmurationError as error:
         report(error)
@@ -203,6 +209,7 @@ def run(application: typer.Typer, name: str) -> None:
         code = refused.exit_code
     finally:
         _afterwards.pop_all()
+        _unfinished.clear()
         _held.close()
     sys.exit(code)
 

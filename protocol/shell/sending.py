@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.shell.cli import once_told, until_end
+from protocol.shell.cli import if_interrupted, once_told, until_end
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
@@ -25,4 +25,12 @@ def command_sender(
 
     sender = until_end(open_sender(chain, key, keystore, limits, "" if scope is None else str(scope.resolve())))
     once_told(sender.tell)
+    if_interrupted(lambda: _left_behind(sender))
     return sender
+
+
+def _left_behind(sender: CommandSender) -> str:
+    doing = sender.unfinished()
+    if not doing:
+        return ""
+    return f"signed, and it may land or have landed: {', '.join(doing)}; the same command given again looks for it, and does nothing twice"

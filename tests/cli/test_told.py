@@ -104,6 +104,18 @@ def test_killed_and_then_ended_otherwise_it_is_paid_once(
     once_then_again(payment)
 
 
+def test_interrupted_it_says_what_may_land(payment: Payment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "send", interrupt)
+        nothing = payment.give("--yes")
+    assert (nothing.code, nothing.err.splitlines()[-1]) == (130, "interrupted"), "nothing was signed"
+    with monkeypatch.context() as patch:
+        patch.setattr("protocol.chain.sender.push", interrupt)
+        signed = payment.give("--yes")
+    assert signed.code == 130 and "it may land or have landed: sending tokens" in signed.err, signed.err
+    once_then_again(payment)
+
+
 def test_interrupted_after_the_payment_it_is_paid_once(payment: Payment, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[[Chain, str], int] = Chain.token_balance
     with monkeypatch.context() as patch:
