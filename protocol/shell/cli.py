@@ -188,13 +188,15 @@ def run(application: typer.Typer, name: str) -> None:
         sys.stdout.flush()
         if not code:
             _afterwards.close()
+        if code == INTERRUPTED and _unfinished:  # as typer returns it after Ctrl-C, with which one also ends what only shows
+            _report_interruption()
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:
         _report_usage(error, name)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\n  ".join(filter(None, ["interrupted", *(say() for say in _unfinished)])), err=True)
+        _report_interruption()
         code = INTERRUPTED
     except MurmurationError as error:
         report(error)
@@ -212,6 +214,10 @@ def run(application: typer.Typer, name: str) -> None:
         _unfinished.clear()
         _held.close()
     sys.exit(code)
+
+
+def _report_interruption() -> None:
+    typer.echo("\n  ".join(filter(None, ["interrupted", *(say() for say in _unfinished)])), err=True)
 
 
 def _report_usage(error: typer.TyperException, name: str) -> None:

@@ -62,7 +62,7 @@ def payment(world: World, console: Console, faulty: FaultyEndpoint, monkeypatch:
     return Payment(world, console, faulty)
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
