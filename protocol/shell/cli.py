@@ -188,7 +188,7 @@ def run(application: typer.Typer, name: str) -> None:
         sys.stdout.flush()
         if not code:
             _afterwards.close()
-        if code == INTERRUPTED and _unfinished:  # as typer returns it after Ctrl-C, with which one also ends what only shows
+        if code == INTERRUPTED and _unfinished:  # typer's code after Ctrl-C; a command that only shows ends so too
             _report_interruption()
     except typer.Exit as error:
         code = error.exit_code
