@@ -7,7 +7,7 @@ Not here: the seat itself (commands/stake.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.chain import Chain, gas
 from protocol.chain.faucet import TokenFaucet
@@ -98,10 +98,16 @@ def gather(
     if spending.faucet and chain.token_balance(operator) < spending.stake:
         _promised(chain, spending.faucet, operator, spending.stake)
         say(f"asking the run's faucet for {tokens(spending.given)}")
-        sender.send(spending.faucet.drip(operator))
+        drip = spending.faucet.drip(operator)
+        sender.let_go(drip.doing)  # what an earlier command asked for is in the balances by now
+        sender.send(drip)
     if spending.passed and chain.balance(spending.node) * _DEARER < spending.passed:
         say(f"passing {_rounded(spending.passed)} on to the node key")
-        sender.send(chain.transfer_ether(spending.node, spending.passed))
+        passing = replace(
+            chain.transfer_ether(spending.node, spending.passed), doing="passing gas money to the node key"
+        )
+        sender.let_go(passing.doing)
+        sender.send(passing)
 
 
 def _price(chain: Chain, most: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
@@ -37,10 +38,14 @@ class Calls(Access):
         return Call("approving tokens", self.token.functions.approve(spender, amount))
 
     def transfer_tokens(self, to: str, amount: int) -> Call:
-        return Call("sending tokens", self.token.functions.transfer(to, amount))
+        return Call(f"sending {_amount(amount)} tokens to {to}", self.token.functions.transfer(to, amount))
 
     def transfer_ether(self, to: str, wei: int) -> Call:
-        return Call("sending ETH", Function(self.ethereum, to_checksum_address(to), b"", value=wei), room=0)
+        return Call(
+            f"sending {_amount(wei)} ETH to {to}",
+            Function(self.ethereum, to_checksum_address(to), b"", value=wei),
+            room=0,
+        )
 
     def deposit(self, account: str, amount: int) -> Call:
         return Call("depositing stake", self.bonds.functions.deposit(account, amount))
@@ -172,3 +177,7 @@ class Calls(Access):
 
     def claim(self, run: int, node: str) -> Call:
         return Call("claiming rewards", self.runs.functions.claim(run, node))
+
+
+def _amount(wei: int) -> str:
+    return f"{Decimal(wei).scaleb(-18).normalize():f}"

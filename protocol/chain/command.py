@@ -5,8 +5,8 @@ may send at once, and a nonce that the other took is replaced (sender.py). Two c
 
 The process that was killed may have sent its transaction or not. `open_sender` sends it all the same, before anything is read
 from the chain, and a call of the same content that the command then asks for has been made already: it is not made again. That
-holds until the command has ended well and has said so, or for a day: the journal knows of which deeds nobody was told, and
-for which home or run they were. An equal one for another is another deed.
+holds until a command that asked for it has ended well and has said so, or for a day by this machine's clock and by the chain's:
+the journal knows of which deeds nobody was told, and for which home or run they were. An equal one for another is another deed.
 """
 
 from __future__ import annotations
@@ -36,34 +36,45 @@ class CommandSender(Sender):
         """`asker`: for whom the command acts; an equal deed for another is another deed."""
         super().__init__(chain, key, journal, limits)
         self._asker = asker
-        self._done: set[int] = set()  # by this command; asked for again it is another deed
-        self._found: set[int] = set()  # done by the same command before
+        self._done: set[int] = set()  # by this command, or found done when it asked; asked for again it is another deed
+        self._found: set[int] = set()  # done before for whom this command acts
 
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
-            long_ago = self._clock.wall() - _REMEMBERED_SECONDS
-            old = [each.id for each in self._untold() if each.hash is not None and each.created < long_ago]
-            self._journal.tell(old)
             self._recover(lambda _: True)
             for transaction in self._untold():
                 if transaction.hash is None:
                     continue
+                is_old = self._is_old(transaction)
                 log.warning(
-                    "an earlier command was interrupted while %s; that has landed now, in transaction 0x%s",
+                    "an earlier command was interrupted while %s; that has landed, in transaction 0x%s%s",
                     transaction.doing,
                     transaction.hash.hex(),
+                    ", more than a day ago: the same is done anew from now on" if is_old else "",
                 )
-                if transaction.asker == self._asker:
+                if is_old:
+                    self._journal.tell([transaction.id])
+                elif transaction.asker == self._asker:
                     self._found.add(transaction.id)
+
+    def _is_old(self, transaction: Transaction) -> bool:
+        """By this machine's clock, which may have been set, and by the chain's as well."""
+        if self._clock.wall() - transaction.created < _REMEMBERED_SECONDS or transaction.block is None:
+            return False
+        newest, landed = self.chain.block(), self.chain.block(transaction.block)
+        return newest.time - landed.time >= _REMEMBERED_SECONDS
+
+    def let_go(self, doing: str) -> None:
+        self._done |= {each.id for each in self._journal.untold() if each.id in self._found and each.doing == doing}
 
     def is_done(self, call: Call) -> bool:
         known = self._earlier(call, None)
         return known is not None and known.hash is not None
 
     def tell(self) -> None:
-        """Notes that the command has said what it did, and what it found done."""
-        self._journal.tell(self._done | self._found)
+        """Notes that the command has said what it did, and what it found done of what it asked for."""
+        self._journal.tell(self._done)
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
@@ -110,4 +121,4 @@ def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, aske
 def journal_path(chain: Chain, key: Key, keystore: Path) -> Path:
     """Where the journal of commands lies. Named by the chain's own first block too: a nonce means nothing on another chain."""
     chain_name = keccak((chain.block_hash(0) or b"") + chain.chain_id.to_bytes(32, "big")).hex()[:8]
-    return keystore.with_name(f"transactions-{key.address}-{chain_name}.sqlite")
+    return keystore.resolve().with_name(f"transactions-{key.address}-{chain_name}.sqlite")

@@ -89,16 +89,17 @@ def base_fee(chain: Chain, cap: int) -> int:
         found = chain.ethereum.base_fee()
     if found + TIP <= cap or len(chain.singles) == 1:
         return found
-    return _median_base_fee(chain)
+    return median_base_fee(chain)
 
 
 def price(chain: Chain) -> int:
     """Wei per gas that a transaction pays about now: by the median of the endpoints that answer, so that no single one makes people bring more.
     Raises RpcUnavailable where none answers."""
-    return _median_base_fee(chain) + TIP
+    return median_base_fee(chain) + TIP
 
 
-def _median_base_fee(chain: Chain) -> int:
+def median_base_fee(chain: Chain) -> int:
+    """What a block burns, in wei per gas, by the endpoints that answer; the lower one of two. Raises RpcUnavailable where none does."""
     fees, problem = [], RpcUnavailable(f"{chain.rpc} did not answer")
     for one in chain.best:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from enum import Enum, auto
 
 from protocol.chain.client import Chain
 from protocol.chain.ethereum import TransactionReceipt, data, numbered_block, receipt_request
@@ -50,18 +51,29 @@ class Landing:
             yield one, receipt
 
     def _is_confirmed(self, receipt: TransactionReceipt, by: Chain) -> bool:
-        """Whether an endpoint other than `by` has the very same, or none other is there that keeps up. One that refuses is there, and so is one
-        that has not answered for some seconds only."""
-        is_alone, provider = True, self._chain.provider
+        """Whether an endpoint other than `by` has the very same receipt; where none has any, whether one has its block; or whether none other is
+        there that keeps up. One that refuses is there, and so is one that has not answered for some seconds only."""
+        said: set[_Word | None] = set()
         for one in self._chain.best:
-            if one.place == by.place or provider.lags(one.place):
+            if one.place == by.place:
                 continue
-            if not provider.is_away(one.place):
-                with suppress(RpcUnavailable), one.errors("confirming a receipt"):
-                    if _has(one, receipt):
-                        return True
-            is_alone = is_alone and provider.is_silent(one.place, _SILENT_SECONDS)
-        return is_alone
+            word = self._word(one, receipt)
+            if word is _Word.SAME:
+                return True
+            said.add(word)
+        return said <= {_Word.BLOCK, None}
+
+    def _word(self, one: Chain, receipt: TransactionReceipt) -> _Word | None:
+        """None from an endpoint that does not count: it has been silent for long, or lags."""
+        provider, word = self._chain.provider, _Word.NONE
+        if not provider.is_away(one.place):
+            with suppress(RpcUnavailable), one.errors("confirming a receipt"):
+                word = _word_of(one, receipt)
+            if word is _Word.NONE and provider.lags(one.place):
+                with suppress(RpcUnavailable):
+                    one.block_number()  # it counts as late also where nobody has asked it lately
+        does_not_count = provider.lags(one.place) or provider.is_silent(one.place, _SILENT_SECONDS)
+        return None if word is _Word.NONE and does_not_count else word
 
     def known(self, transaction: Transaction) -> TransactionReceipt:
         """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoints do not know it (any more)."""
@@ -73,15 +85,26 @@ class Landing:
         return receipt
 
 
-def _has(one: Chain, receipt: TransactionReceipt) -> bool:
-    """Whether an endpoint shows the same receipt; or none, but its block with the transaction in it, for then it is not the one to be asked how
-    that ended. Raises RpcUnavailable where it refuses to say."""
+class _Word(Enum):
+    """What an endpoint says to a receipt."""
+
+    SAME = auto()
+    BLOCK = auto()
+    """It has none, but the block with the transaction in it, so it is not the one to be asked how that ended."""
+    OTHER = auto()
+    """A receipt that says something else."""
+    NONE = auto()
+    """Nothing."""
+
+
+def _word_of(one: Chain, receipt: TransactionReceipt) -> _Word:
+    """Raises RpcUnavailable where it refuses to say."""
     block = numbered_block(receipt.block)
     with one.ahead(receipt_request(receipt.hash), block):
         found = one.ethereum.receipt(receipt.hash)
         if found is not None:
-            return found.says_the_same(receipt)
+            return _Word.SAME if found.says_the_same(receipt) else _Word.OTHER
         method, params = block
         shown = one.ethereum.request(method, *params)
     is_there = shown is not None and data(shown["hash"], 32) == receipt.block_hash
-    return is_there and f"0x{receipt.hash.hex()}" in shown["transactions"]
+    return _Word.BLOCK if is_there and f"0x{receipt.hash.hex()}" in shown["transactions"] else _Word.NONE

@@ -1,7 +1,7 @@
 """Hands signed bytes to the endpoints, and sorts what they say.
 
-What one endpoint refuses the next may take, so no refusal of one stops a transaction, raises its price or gives it up: that follows from
-what more than half of those say that answer, and from none having taken it.
+What one endpoint refuses the next may take, and one that takes it may keep it to itself. So neither decides: what stops a transaction, raises its
+price or gives it up is what more than half of those say that answer.
 """
 
 from __future__ import annotations
@@ -34,16 +34,22 @@ _KNOWN = ("already known", "already imported", "alreadyknown", "known transactio
 class Pushed:
     """What the endpoints answered to the same signed bytes."""
 
-    is_taken: bool = False
+    taken: int = 0
+    """Endpoints that have it, or say so."""
     refusals: dict[Refusal, list[RpcRefusal]] = field(default_factory=dict)
 
     def of(self, kind: Refusal) -> int:
         """How many refused for this reason."""
         return len(self.refusals.get(kind, ()))
 
+    @property
+    def is_refused(self) -> bool:
+        """By more than half of those that answered."""
+        return sum(map(len, self.refusals.values())) > self.taken
+
     def mostly(self, kind: Refusal) -> bool:
-        """Whether none took it, and more than half of those that answered refused for this reason."""
-        return not self.is_taken and 2 * self.of(kind) > sum(map(len, self.refusals.values()))
+        """Whether more than half of those that answered refused for this reason."""
+        return 2 * self.of(kind) > self.taken + sum(map(len, self.refusals.values()))
 
     def first(self) -> RpcRefusal:
         return next(iter(self.refusals.values()))[0]
@@ -53,16 +59,16 @@ def push(chain: Chain, raw: bytes, doing: str, *, everywhere: bool) -> Pushed:
     """Sends to the best endpoint that takes it; `everywhere`: to all that do not rest, for the one that took it may keep it to itself."""
     said = Pushed()
     for one in chain.best:
-        if said.is_taken and (not everywhere or chain.provider.is_away(one.place)):
+        if said.taken and (not everywhere or chain.provider.is_away(one.place)):
             continue
         try:
             with one.errors(doing, passing=(RpcRefusal,)):
                 one.ethereum.send_raw(raw)
-            said.is_taken = True
+            said.taken += 1
         except RpcRefusal as error:
             text = str(error).lower()
             if any(words in text for words in _KNOWN):
-                said.is_taken, everywhere = True, True  # or so it says: the next one is asked as well
+                said.taken, everywhere = said.taken + 1, True  # or so it says: the next one is asked as well
                 continue
             kind = next((kind for kind in Refusal if any(words in text for words in kind.value)), Refusal.OTHER)
             said.refusals.setdefault(kind, []).append(error)

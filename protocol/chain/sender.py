@@ -74,6 +74,7 @@ _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
 _FAILED = 16  # of the newest failures, among which the same call is looked for
+_DOUBTED_SECONDS = 3600.0  # after a failure, in which the largest estimate is taken
 
 _TRANSACTIONS = metrics.counter(
     "murmur_transactions_total",
@@ -174,6 +175,9 @@ class Sender:
             asked += [gas_request(self._signer.fields(*self.encode(call))), balance_request(self.key.address)]
         return self.chain.ahead(*asked)
 
+    def let_go(self, doing: str) -> None:
+        """What an earlier command sent of this kind has served its purpose, as the chain shows: an equal call is another deed from now on."""
+
     def is_done(self, call: Call) -> bool:
         """Whether `send` would only tell what this very call has done, for whoever asks first if it can be made."""
         return False
@@ -203,7 +207,10 @@ class Sender:
         return self._gas_of(call.doing, self.encode(call), call.room)
 
     def _gas_of(self, doing: str, content: Content, room: int) -> int:
-        has_failed = any(each.content == content for each in self._journal.failed(_FAILED))
+        since = (
+            self._clock.wall() - _DOUBTED_SECONDS
+        )  # an endpoint that estimates too little does so for whatever it is asked
+        has_failed = any(each.content == content or each.created > since for each in self._journal.failed(_FAILED))
         return self._signer.gas_of(doing, *content, room, has_failed=has_failed)
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
@@ -243,12 +250,17 @@ class Sender:
     def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
         with self.chain.errors(call.doing):
             needed, (target, data, value), fee = self._gas(call), self.encode(call), self._signer.fee()
-            if not gas.can_pay(self.chain, self.key.address, needed * fee + value):
-                raise self._cannot_pay(call.doing)
+            if not self._can_pay(needed * fee + value):
+                fee = self._signer.fee(of_most=True)  # the endpoint that named the price may be alone with it
+                if not self._can_pay(needed * fee + value):
+                    raise self._cannot_pay(call.doing)
         draft = Transaction(
             0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room, self._asker
         )
         return draft, self._signer.sign(draft, fee)
+
+    def _can_pay(self, wei: int) -> bool:
+        return gas.can_pay(self.chain, self.key.address, wei)
 
     def _cannot_pay(self, doing: str) -> InsufficientFunds:
         return InsufficientFunds(
@@ -299,10 +311,10 @@ class Sender:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
         newest = self._journal.attempts(transaction)[-1]
         try:
-            if self._clock.wall() - newest.signed > self._limits.stuck:
+            if abs(self._clock.wall() - newest.signed) > self._limits.stuck:  # the clock may have been set
                 newest = self._replace(transaction, newest)
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
-            return transaction if said.is_taken else self._refused(transaction, newest, said)
+            return self._refused(transaction, newest, said) if said.is_refused else transaction
         except (_Refused, _UnknownOutcome):
             raise
         except RpcUnavailable as error:
@@ -310,10 +322,10 @@ class Sender:
         return transaction
 
     def _refused(self, transaction: Transaction, attempt: Attempt, said: Pushed) -> Transaction:
-        """What follows where no endpoint takes a raw transaction."""
+        """What follows where most endpoints that answer do not take a raw transaction."""
         doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
         gone = sum(map(self.chain.provider.is_gone, range(len(self.chain.singles))))  # silent for a minute
-        if unpaid and unpaid + gone >= len(self.chain.singles):
+        if said.mostly(Refusal.UNPAID) and unpaid + said.taken + gone >= len(self.chain.singles):
             self._drop(transaction)
         if said.of(Refusal.USED):
             user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
@@ -348,7 +360,7 @@ class Sender:
             with self.chain.errors(doing):
                 needed = self._gas_of(doing, transaction.content, room)
         except TransactionReverted:
-            needed = gas.intrinsic(target, data) + room
+            needed = min(gas.intrinsic(target, data) + room, self._limits.gas)
         enlarged = replace(transaction, gas=needed)
         if enlarged.gas <= transaction.gas:
             return None
@@ -390,7 +402,8 @@ class Sender:
         )
         if receipt.gas_used * 64 >= given * 63:  # what a contract calls may use no more
             raise RpcUnavailable(
-                f"{transaction.doing}: it ran out of gas, for others' transactions came first", hint="try again"
+                f"{transaction.doing}: it ran out of gas: others' transactions came first, or an endpoint estimated too little",
+                hint="try again",
             )
         with self.chain.errors(transaction.doing):
             self._writer.call(

@@ -62,9 +62,10 @@ class Signer:
             )
         return min(needed + room, self._limits.gas)
 
-    def fee(self) -> int:
-        """What a first attempt offers, in wei per gas. Raises FeeTooHigh or RpcUnavailable."""
-        return gas.fee(gas.base_fee(self._chain, self._limits.fee), self._limits.fee)
+    def fee(self, *, of_most: bool = False) -> int:
+        """What a first attempt offers, in wei per gas; `of_most`: whatever the best endpoint says. Raises FeeTooHigh or RpcUnavailable."""
+        base = gas.median_base_fee(self._chain) if of_most else gas.base_fee(self._chain, self._limits.fee)
+        return gas.fee(base, self._limits.fee)
 
     def sign(self, transaction: Transaction, fee: int, tip: int = gas.TIP) -> Attempt:
         """`fee` and `tip` in wei per gas."""
@@ -82,7 +83,7 @@ class Signer:
 
     def dearer(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         """One that takes the place of `attempt`; that one itself where it offers as much as it may."""
-        fee = max(int(attempt.fee * _BUMP), gas.offer(gas.base_fee(self._chain, self._limits.fee)))
+        fee = max(int(attempt.fee * _BUMP), gas.offer(gas.median_base_fee(self._chain)))
         if fee > self._limits.fee:
             log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
             if attempt.fee >= self._limits.fee:

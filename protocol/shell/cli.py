@@ -58,7 +58,7 @@ Bootnodes = Annotated[
 ]
 CalldataJson = Annotated[bool, typer.Option("--json", help="With --calldata: as a file of Safe's Transaction Builder.")]
 
-INTERRUPTED = 130
+INTERRUPTED, UNREAD = 130, 141  # as the shell names SIGINT and SIGPIPE
 
 
 class _Closable(Protocol):
@@ -203,7 +203,7 @@ def run(application: typer.Typer, name: str) -> None:
         code = error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
+        code = UNREAD if _unfinished else 0  # what was sent is told to nobody
     except Exception as error:
         if (refused := machine.trouble(error)) is None:
             raise

@@ -102,9 +102,11 @@ def allow_to_take(sender: Sender | Proposal, spender: ChecksumAddress, wei: int)
     from protocol.chain.agreement import require_agreement
 
     chain = sender.chain
+    leave = chain.approve_tokens(spender, wei)
+    sender.let_go(leave.doing)  # one that an earlier command was interrupted in is in the allowance by now, or used up
     if chain.allowance(sender.key.address, spender) < wei:
         require_agreement(chain, spender=spender)
-        sender.send(chain.approve_tokens(spender, wei))
+        sender.send(leave)
 
 
 def whose_word(chain: Chain, run: int) -> list[str]:

@@ -35,6 +35,9 @@ class Proposal:
     def is_done(self, call: Call) -> bool:
         return False
 
+    def let_go(self, doing: str) -> None:
+        """As Sender's: nothing was sent before."""
+
     def send(self, call: Call) -> None:
         """Takes a call. Raises what the contract says to the first."""
         from protocol.chain.writing import Writer

@@ -117,16 +117,56 @@ def test_an_equal_deed_for_another_home_is_another_deed(
 def test_after_a_day_the_same_is_another_deed(
     world: World, opened: Opened, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not what only lands now, however long ago it was signed."""
-    for place, expected in (("_result", 2), ("_finish", 3)):
-        with monkeypatch.context() as patch:
-            patch.setattr("protocol.chain.transaction_log.time.time", lambda: 1.0)
-            killed(opened(), place)
+    """By this machine's clock, which may have been set, and by the chain's: not what only lands now, however long ago it was signed."""
+
+    def again(expected: int) -> None:
         one = opened()
         one.send(one.chain.deposit(key.address, TOKEN))
         one.tell()
         one.close()
         assert deposits(world, key.address) == expected
+
+    for place, expected in (("_result", 1), ("_finish", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr("protocol.chain.transaction_log.time.time", lambda: 1.0)
+            killed(opened(), place)
+        again(expected)
+    with monkeypatch.context() as patch:
+        patch.setattr("protocol.chain.transaction_log.time.time", lambda: 1.0)
+        killed(opened(), "_result")
+    world.anvil.request("evm_increaseTime", 86_401)
+    world.anvil.request("evm_mine")
+    again(4)
+
+
+def test_a_command_that_ended_well_has_told_of_what_it_asked_for_alone(world: World, opened: Opened, key: Key) -> None:
+    killed(opened(), "_result")
+    other = opened()
+    other.send(other.chain.transfer_tokens(world.owner.key.address, 1))
+    other.tell()
+    other.close()
+    one = opened()
+    assert one.is_done(one.chain.deposit(key.address, TOKEN))
+    one.let_go("depositing stake")
+    assert not one.is_done(one.chain.deposit(key.address, TOKEN))
+    one.tell()
+    one.close()
+    again = opened()
+    assert not again.is_done(again.chain.deposit(key.address, TOKEN))
+    again.close()
+    assert deposits(world, key.address) == 1
+
+
+def test_a_keystore_by_another_path_has_the_same_journal(
+    world: World, opened: Opened, key: Key, tmp_path: Path
+) -> None:
+    killed(opened(), "_result")
+    (tmp_path / "key.json").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/key.json").symlink_to(tmp_path / "key.json")
+    one = open_sender(world.chain, key, tmp_path / "elsewhere/key.json", SendLimits(), "home")
+    assert one.is_done(one.chain.deposit(key.address, TOKEN))
+    one.close()
 
 
 def test_a_deed_that_a_reorg_took_back_swallows_no_other(world: World, opened: Opened, key: Key) -> None:

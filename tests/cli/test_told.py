@@ -112,7 +112,7 @@ def test_interrupted_it_says_what_may_land(payment: Payment, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr("protocol.chain.sender.push", interrupt)
         signed = payment.give("--yes")
-    assert signed.code == 130 and "it may land or have landed: sending tokens" in signed.err, signed.err
+    assert signed.code == 130 and f"it may land or have landed: sending 5 tokens to {BOB}" in signed.err, signed.err
     once_then_again(payment)
 
 

@@ -165,7 +165,7 @@ def test_another_amount_than_what_was_interrupted_is_another_transfer(wallet: Wa
 
 def test_a_contract_that_takes_no_eth_is_said_to_refuse_it(wallet: Wallet) -> None:
     ended = wallet.send(wallet.world.chain.runs.address, "0.1", "--eth", "--yes")
-    assert (ended.code, "sending ETH" in ended.err) == (4, True), ended.err
+    assert (ended.code, "sending 0.1 ETH to" in ended.err) == (4, True), ended.err
 
 
 def test_a_replacement_carries_the_same_eth(wallet: Wallet) -> None:

@@ -99,6 +99,7 @@ def stake(
             f"a seat needs {tokens(seat.policy.node_stake)} of free stake; {tokens(missing)} are missing"
         )
     if seat.is_taken and not wei:
+        sender.let_go(chain.deposit(seat.node, wei).doing)
         typer.echo(f"{node_key.address} is seated in run {run} already; next: {place.command('node start')}")
         return
     require_tokens(sender, sender.key.address, wei)
@@ -180,6 +181,8 @@ def take_seat(sender: Sender | Proposal, key: Key, seat: SeatSought, wei: int, p
     chain, operator, invited = sender.chain, sender.key.address, seat.invite
     if wei:
         deposit(sender, operator, wei)
+    else:
+        sender.let_go(chain.deposit(operator, wei).doing)
     if seat.is_taken:
         return
     deadline = invited.invite.deadline if invited else chain.block().time + patience

@@ -96,6 +96,7 @@ def stake(
     missing = max(0, policy.validator_stake - seat.locked - account.free)
     wei = missing if amount is None else parse_tokens(amount)
     if not wei:
+        sender.let_go(sender.chain.deposit(sender.key.address, wei).doing)
         typer.echo("enough is staked already")
         return
     delay = duration(sender.chain.withdrawal_delay())
