@@ -98,6 +98,16 @@ def test_every_role_takes_the_card_in_place_of_its_lines(newcomer: Newcomer, wor
     assert tables["peers"]["bootnodes"] == card["bootnodes"] == [BOOTNODE]
 
 
+def test_given_again_with_the_endpoint_that_it_was_made_with_it_goes_on(newcomer: Newcomer) -> None:
+    rpc, card = newcomer.world.anvil.rpc, json.loads(newcomer.card.read_text())
+    newcomer.card.write_text(json.dumps(card | {"rpc": ["http://127.0.0.1:9"]}))
+    for _ in range(2):
+        poor = newcomer.join("--rpc", rpc)
+        assert poor.code == 6 and "ETH for gas" in poor.err, poor.err
+    other = newcomer.join("--rpc", "http://127.0.0.1:9")
+    assert other.code == 2 and f"write chain.rpc into {newcomer.home.config}" in other.err, other.err
+
+
 def with_faucet(newcomer: Newcomer, amount: int) -> None:
     chain, owner = newcomer.world.chain, newcomer.world.owner
     call = creating(chain, chain.token.address, amount=amount, most=1000 * TOKEN, period=DAY)
