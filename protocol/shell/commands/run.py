@@ -284,7 +284,7 @@ def invite(
     def text() -> None:
         typer.echo(signed.text)
         typer.echo(f"lets {address} take a seat in run {run} for {duration(round(days * 86_400))}", err=True)
-        typer.echo("next, by its operator: node stake --invite INVITE", err=True)
+        typer.echo("next, by its operator: node join --invite WORD", err=True)
 
     emit(signed.as_json(), as_json, text)
 
