@@ -138,8 +138,8 @@ def preset(name: str) -> dict[str, Any]:
 _PLACES = """\
 
 [chain]
-rpc = "http://127.0.0.1:8545"    # where Anvil listens; or your endpoints: ["https://…", "https://…"]
-chain_id = 31337                 # Anvil 31337, Base Sepolia 84532, Base 8453
+rpc = "http://127.0.0.1:8545"    # FILL IN unless Anvil listens there: your endpoints, ["https://…", "https://…", "https://…"]
+chain_id = 31337                 # FILL IN unless it is Anvil: Base Sepolia 84532, Base 8453
 # contract = "0x…"               # FILL IN: Runs, as `murmur chain deploy` printed it
 # first_block = 1                # block of the deployment, likewise: nothing before it is read
 # vouchers = "0x…"               # Vouchers, likewise, where validators are to be paid
@@ -153,7 +153,7 @@ listen = "/ip4/0.0.0.0/tcp/4002"
 keystore = "trainer.json"        # of `murmur chain new-key trainer.json`
 port = 8450                      # for rollouts and receipts, and
 origin_port = 8451               # for weights: open both to nodes, validators and relays
-# public_host = "…"              # name or address of this machine, where others run elsewhere: without it they are told 127.0.0.1
+# public_host = "…"              # FILL IN where others run elsewhere: name or address of this machine; without it they are told 127.0.0.1
 
 [policy]                         # goes on chain with `murmur run create`, and never changes. Seconds; tokens in quotes
 # trainer = "0x…"                # FILL IN: address of the key in trainer.json

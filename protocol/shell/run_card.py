@@ -1,6 +1,6 @@
 """A run's card: the one file that a run's owner hands out, with all that `node join` and the `init` of node, validator and relay must be told. JSON, made by `murmur run card`.
 
-    {"chain_id": 84532, "contract": "0x…", "run": 1, "rpc": ["https://…"], "bootnodes": ["/dns4/…"], "first_block": 7, "faucet": "0x…"}
+    {"chain_id": 84532, "contract": "0x…", "run": 1, "rpc": ["https://…"], "bootnodes": ["/dns4/…"], "first_block": 7, "faucet": "0x…", "vouchers": "0x…"}
 
 It holds no secret and proves nothing: who takes it believes whoever gave it, as with addresses that are typed.
 """
@@ -36,8 +36,10 @@ class RunCard(Settings):
     first_block: int = Field(default=0, ge=0, lt=1 << 63)
     faucet: str = ""
     """Address of a faucet of the run's tokens; empty: there is none."""
+    vouchers: str = ""
+    """Address of the Vouchers contract, from which validators are paid; empty: not known."""
 
-    @field_validator("contract", "faucet")
+    @field_validator("contract", "faucet", "vouchers")
     @classmethod
     def _is_address(cls, text: str) -> str:
         if text:

@@ -14,7 +14,7 @@ def verdict() -> str:
         "The way of a verdict",
         "Submissions are assigned to validators by hashing. A validator judges one by the rules, in their order. What it accepts gets a signed receipt, "
         "for which the run's vouchers pay. A soft finding becomes a case. A hard finding waits until a second validator finds the same, then becomes a hard "
-        "case. A case that is appealed is decided by a vote of the other validators. What is upheld pays the finder, and the vote pays the jury.",
+        "case. A case that is appealed is decided by a vote of the other validators. What is upheld pays the finder, and vouchers pay for it as well; the vote pays the jury.",
     )
     to.box(
         (_LEFT, 20),
@@ -50,4 +50,5 @@ def verdict() -> str:
     for left, top in ((_LEFT, 20), (_MIDDLE_LEFT, 20), (_MIDDLE_RIGHT, 20), (_MIDDLE_LEFT, 176), (_MIDDLE_RIGHT, 176)):
         to.arrow((left + 196, top + 53), (left + 219, top + 53))
     to.arrow((_MIDDLE_LEFT + 98, 126), (_MIDDLE_LEFT + 98, 174))
+    to.arrow((_RIGHT + 98, 176), (_RIGHT + 98, 128))
     return to.svg()

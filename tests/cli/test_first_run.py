@@ -38,6 +38,9 @@ def test_a_preset_with_its_gaps_filled_in_is_a_run_that_the_contracts_create(
     printed = console.murmur("trainer", "preset", name).out
     file = console.folder / "run.toml"
     gaps = {
+        "rpc": f'"{anvil.rpc}"',
+        "chain_id": "31337",
+        "public_host": '"hub.example"',
         "contract": f'"{world.chain.runs.address}"',
         "run": "7",
         "bootnodes": f'["{BOOTNODE}"]',

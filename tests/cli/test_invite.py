@@ -85,7 +85,7 @@ def test_an_invite_comes_in_a_file_as_well(gated: Gated, tmp_path: Path) -> None
 def test_without_an_invite_nothing_is_deposited(gated: Gated) -> None:
     done = gated.stake()
     assert (done.code, "invited nodes only" in done.err) == (2, True)
-    assert f"murmur run invite {gated.contributor.node}" in done.err
+    assert f"murmur run invite @run.toml {gated.contributor.node} --keystore GATE.json" in done.err
     gated.require_nothing_done()
 
 

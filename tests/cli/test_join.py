@@ -14,6 +14,7 @@ from swarm.world import DAY, TOKEN, World
 
 from node.contributor import joining
 from protocol.chain import gas
+from protocol.chain.deploy import Deployment
 from protocol.chain.faucet import creating
 from protocol.chain.types import Role
 from protocol.clock import SystemClock
@@ -96,6 +97,34 @@ def test_every_role_takes_the_card_in_place_of_its_lines(newcomer: Newcomer, wor
         "rpc": newcomer.world.anvil.rpc
     }
     assert tables["peers"]["bootnodes"] == card["bootnodes"] == [BOOTNODE]
+
+
+def test_given_again_with_the_endpoint_that_it_was_made_with_it_goes_on(newcomer: Newcomer) -> None:
+    rpc, card = newcomer.world.anvil.rpc, json.loads(newcomer.card.read_text())
+    newcomer.card.write_text(json.dumps(card | {"rpc": ["http://127.0.0.1:9"]}))
+    for _ in range(2):
+        poor = newcomer.join("--rpc", rpc)
+        assert poor.code == 6 and "ETH for gas" in poor.err, poor.err
+    other = newcomer.join("--rpc", "http://127.0.0.1:9")
+    assert other.code == 2 and f"write chain.rpc into {newcomer.home.config}" in other.err, other.err
+
+
+@pytest.mark.parametrize("teller", ["addresses file", "run's file", "nobody"])
+def test_a_validator_hears_from_the_card_what_pays_it(newcomer: Newcomer, teller: str) -> None:
+    world, file = newcomer.world, run_file(newcomer.world, newcomer.folder, newcomer.world.anvil.rpc)
+    options, paid_from = [], "" if teller == "nobody" else world.vouchers
+    if teller == "addresses file":
+        chain, addresses = world.chain, newcomer.folder / "deployment.json"
+        named = {"bonds": chain.bonds.address, "court": "", "vouchers": paid_from, "token": chain.token.address}
+        Deployment(chain.chain_id, chain.runs.address, **named, block=2).save(addresses)
+        options = ["--deployment", addresses]
+    elif paid_from:
+        file.write_text(file.read_text().replace("[chain]", f'[chain]\nvouchers = "{paid_from}"'))
+    newcomer.card.write_text(newcomer.console.murmur("run", "card", f"@{file}", *options).out)
+    home = Home(newcomer.folder / "validator", "validator")
+    done = newcomer.console.murmur("validator", "init", newcomer.card, "--home", home.path)
+    assert done.code == 0, done.err
+    assert read_toml(home.config)["chain"].get("vouchers", "") == paid_from
 
 
 def with_faucet(newcomer: Newcomer, amount: int) -> None:

@@ -51,7 +51,10 @@ def test_pay_goes_from_the_owner_to_the_validator(
         assert (empty.code, "murmur run fund-vouchers" in empty.err) == (6, True)
 
         file.write_text(where + f'vouchers = "{world.vouchers}"\n')
-        assert console.murmur(*fund).code == 2, "without --yes and terminal"
+        asked = console.murmur(*fund)
+        assert (asked.code, "signs no vouchers" in asked.err) == (2, True), "without --yes and terminal"
+        file.write_text(file.read_text() + '[vouchers]\nper_submission = "1"\n')
+        assert "signs no vouchers" not in console.murmur(*fund).err
         assert "3 MUR" in console.murmur(*fund, "--yes").out
         assert console.murmur("run", "show", f"@{file}", "--json").json["pot"] == str(3 * TOKEN)
         told = console.murmur("validator", "vouchers", *at, "--json").json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -109,16 +110,26 @@ class MadeNode:
             (folder / "model.safetensors").write_bytes(bytes(100_000))
         return self
 
+    def waits(self) -> tuple[Counter[int], int]:
+        """Units by the time from which they can be claimed, and those whose time has come."""
+        waits: Counter[int] = Counter()
+        with closing(SubmissionLog(self.place.data / submission_log.FILE)) as log:
+            for one in log.all(submission_log.COMMITTED, submission_log.STORED, submission_log.ACCEPTED):
+                waits[ring.matures_at(one.made_at, WINDOW)] += one.units
+        matured = sum(waits.pop(at) for at in list(waits) if at <= NOW)
+        return waits, matured
+
     def told(self, **changes: Any) -> dict[str, Any]:
         """What `node status` would tell."""
-        waits = [(NOW + 7_200, 210_000), (NOW + DAY, 90_000)]
+        waits, matured = self.waits()
+        ready = min(52_000, matured)
         told = {
             "node": NODE, "run": 7, "role": "active", "operator": OPERATOR, "hardware": 1, "open_hard": 0, "shut_until": None,
             "suspended_until": None, "strikes": 0, "cases": [], "units_most": 4_000_000, "penalty_left": str(50 * 10**18),
             "stake": str(250 * 10**18), "locked": str(200 * 10**18), "seat_stake": str(200 * 10**18), "free": str(50 * 10**18),
             "unlocks_at": None, "open_cases": 0, "leaving": "0", "leaving_at": None, "head": 13, "running": True, "doing": {}, "over": False,
-            "submissions": {}, "ready_units": 52_000, "pending_units": 300_000, "paid_units": 1_250_000, "reward": str(REWARD),
-            "maturing": [{"at": at, "units": units, "amount": str(units * REWARD)} for at, units in waits], "held_units": 0, "now": NOW,
+            "submissions": {}, "ready_units": ready, "pending_units": sum(waits.values()), "paid_units": matured - ready, "reward": str(REWARD),
+            "maturing": [{"at": at, "units": units, "amount": str(units * REWARD)} for at, units in sorted(waits.items())], "held_units": 0, "now": NOW,
             "penalty": str(50 * 10**18), "gas": str(31 * 10**15), "paused": False, "matrix_challenges": None,
             "sums": {
                 "submissions": 40, "tokens": 150_000, "soft_share": 0.12, "hard_share": 0.03, "log10_evidence": "0.4", "log10_bound": "3.0",

@@ -21,6 +21,7 @@ from node.contributor.commands.context import (
 from node.contributor.commands.init import home_tables, make_home, make_settings
 from node.contributor.commands.stake import Hardware, InviteOption, look_for_seat, require_not_banned, take_seat
 from protocol.errors import ConfigError, UsageError
+from protocol.http_url import without_secrets
 from protocol.shell.cli import PasswordFile, Rpc, Yes, confirm
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def join(
     place, told = open_home(home), run_card.read(card) if card else None
     if told is None and not place.config.exists():
         raise UsageError("which run?", hint="give the run's card, a file that its owner hands out: node join CARD")
-    if place.config.exists() and rpc is not None:
-        raise UsageError(f"{place.config} says which endpoints are asked", hint=f"write chain.rpc into {place.config}")
+    if rpc is not None and place.config.exists():
+        _require_asked(place, rpc)
     if told and place.config.exists():
         _take_correction(place, told)
     place.ask_once(password_file)
@@ -91,6 +92,15 @@ def join(
         take_seat(sender, key, seat, spending.stake, CONSENT_SECONDS)
     typer.echo(f"{key.address} is seated in run {node.chain.run}")
     typer.echo(f"next: {place.command('node start')}", err=True)
+
+
+def _require_asked(place: Home, rpc: str) -> None:
+    """Raises UsageError where the home asks other endpoints than `rpc`."""
+    if settings(place).value.chain.rpc not in (rpc, (rpc,)):
+        raise UsageError(
+            f"{place.config} names other endpoints than {without_secrets(rpc)}",
+            hint=f"write chain.rpc into {place.config}",
+        )
 
 
 def _take_correction(place: Home, card: RunCard) -> None:

@@ -213,7 +213,7 @@ def _require_invite(chain: Chain, run: int, gate: ChecksumAddress, node: str, gi
 
     if gate == NOBODY:
         return None
-    ask = f"ask the run's owner for `murmur run invite {node}`, then: node stake --invite INVITE"
+    ask = f"ask the run's owner for the word of `murmur run invite @run.toml {node} --keystore GATE.json`, then give this command again with --invite WORD"
     if given is None:
         raise UsageError(f"run {run} takes invited nodes only", hint=ask)
     try:

@@ -39,7 +39,10 @@ def init(
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
-    vouchers: Annotated[str | None, typer.Option(help="Address of the Vouchers contract, to be paid from.")] = None,
+    vouchers: Annotated[
+        str | None,
+        typer.Option(help="Address of the Vouchers contract, to be paid from; not needed where the card names it."),
+    ] = None,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
@@ -49,15 +52,19 @@ def init(
     from protocol.chain.vouchers import Vouchers
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
-    from protocol.shell.run_card import run_told
+    from protocol.shell import run_card
 
     place = Home(home, "validator")
     place.require_new()
-    asked, bootnodes = run_told(card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block)
+    asked, bootnodes = run_card.run_told(
+        card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block
+    )
     read_addresses(listen, bootnodes, ())
     chain = Chain(asked["rpc"], asked["contract"])
     chain.check(asked.get("chain_id"))
     chain.policy(asked["run"])
+    if card and vouchers is None:
+        vouchers = run_card.read(card).vouchers or None
     if vouchers is not None:
         vouchers = Vouchers(chain, vouchers).address
     tables: dict[str, dict[str, object]] = {

@@ -80,6 +80,15 @@ def _vouchers(file: Path, chain: Chain) -> Vouchers:
     return Vouchers(chain, read_toml(file).get("chain", {}).get("vouchers"))
 
 
+def _idle_pot(file: Path) -> list[str]:
+    """A warning where the hub promises nothing out of the pot."""
+    from protocol.settings import read_toml
+
+    pay = read_toml(file).get("vouchers", {}).get("per_submission", "0")
+    nothing = f'WARNING   the hub signs no vouchers: per_submission under [vouchers] of {file} is not above "0"'
+    return [] if parse_tokens(str(pay), least=0) else [nothing]
+
+
 def _run(file: Path) -> int:
     from protocol.settings import read_toml
 
@@ -199,6 +208,7 @@ def fund_vouchers(
         [
             f"{tokens(wei)} from {owner} to the pot of run {run}",
             "validators take it out with vouchers; the owner gets back only what it signs a voucher to itself for",
+            *_idle_pot(path),
         ],
         yes or calldata,
     )
@@ -274,7 +284,7 @@ def invite(
     def text() -> None:
         typer.echo(signed.text)
         typer.echo(f"lets {address} take a seat in run {run} for {duration(round(days * 86_400))}", err=True)
-        typer.echo("next, by its operator: node stake --invite INVITE", err=True)
+        typer.echo("next, by its operator: node join --invite WORD", err=True)
 
     emit(signed.as_json(), as_json, text)
 
@@ -283,25 +293,28 @@ def invite(
 def card(
     file: File,
     rpc: Annotated[list[str] | None, typer.Option(help="JSON-RPC endpoint that contributors may ask; else the network's public one.")] = None,
-    deployment: Annotated[Path | None, typer.Option(help="Addresses file, where it names a faucet.")] = None,
+    deployment: Annotated[Path | None, typer.Option(help="Addresses file, which names the faucet, and Vouchers where the run's file does not.")] = None,
 ) -> None:  # fmt: skip
     """Print the run's card, the one file that a contributor needs for `node join`, and a validator or relay for `init`. Sends nothing; there is no secret in it."""
     from protocol.chain.deploy import Deployment
+    from protocol.chain.vouchers import Vouchers
     from protocol.settings import checked, read_toml
     from protocol.shell import runfile
     from protocol.shell.run_card import RunCard, public_endpoints
 
-    path = strip_at(file)
-    if deployment is None:
+    path, addresses = strip_at(file), Deployment.load(deployment) if deployment else None
+    if addresses is None:
         typer.echo("the card names no faucet: --deployment gives the addresses file of one", err=True)
     settings, tables = runfile.client(path)[0], read_toml(path)
     chain, run = _chain(path), _run(path)
     chain.policy(run)
+    paid_from = tables["chain"].get("vouchers") or (addresses.vouchers if addresses else "")
     given = {
         "chain_id": chain.chain_id, "contract": chain.runs.address, "run": run,
         "rpc": public_endpoints(rpc or [], chain.chain_id, settings.rpc),
         "bootnodes": tables.get("peers", {}).get("bootnodes", ()), "first_block": tables["chain"].get("first_block", 0),
-        "faucet": Deployment.load(deployment).faucet if deployment else "",
+        "faucet": addresses.faucet if addresses else "",
+        "vouchers": Vouchers(chain, paid_from).address if paid_from else "",
     }  # fmt: skip
     typer.echo(checked(RunCard, given).text)
 
