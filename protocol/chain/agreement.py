@@ -1,15 +1,23 @@
 """Whether all endpoints tell of the same contracts: asked before an address that one of them named may take tokens.
 
-A configuration names Runs alone. Where Bonds and the token are, an endpoint says, and one that lies would name its own.
+A configuration names Runs alone. Where Bonds and the token are, an endpoint says, and one that lies would name its own. Who has answered anything is
+asked to the end, or nothing is done: a contradiction is not forgotten because the rest of it did not come.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+
 from eth_utils import keccak, to_checksum_address
 
-from protocol.chain import networks
+from protocol.chain import artifacts, networks
 from protocol.chain.access import Addresses
 from protocol.chain.client import Chain
+from protocol.chain.contract import Contract
+from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.ethereum import code_request
+from protocol.chain.transport import Request
+from protocol.chain.types import Policy
 from protocol.errors import RpcUnavailable, WrongChain
 
 _SECONDS = 5.0
@@ -17,56 +25,116 @@ _SECONDS = 5.0
 _HINT = "one of them lies or lags: ask whom you trust, and leave it out of chain.rpc"
 
 
-def require_agreement(chain: Chain, *, run: int | None = None, spender: str | None = None) -> list[str]:
-    """The endpoints that answer, as people may see them: each names the contracts that `chain` uses, with the code this package ships, the same
-    policy of `run`, and the same code at `spender`. On a public network its own endpoint is asked too.
+@dataclass(frozen=True)
+class Agreement:
+    """Who told the same, as people may see them."""
 
-    Raises WrongChain where one says otherwise, RpcUnavailable where none answers.
+    told: tuple[str, ...]
+    silent: tuple[str, ...]
+    """Who did not answer at all."""
+    policy: Policy | None = None
+    """Of the run that was asked about."""
+
+
+def require_agreement(chain: Chain, *, run: int | None = None, spender: str | None = None) -> Agreement:
+    """Each endpoint that answers names the contracts that `chain` uses, with the code this package ships, the same policy of `run`, and the same
+    code at `spender`. On a public network its own endpoint is asked too.
+
+    Raises WrongChain where one says otherwise, RpcUnavailable where none answers, or one of them not to the end.
     """
-    asked = [*chain.singles, *_own_endpoint(chain)]
+    asked, policy = [*chain.singles, *_own_endpoint(chain)], None if run is None else chain.policy(run)
     if len(asked) == 1:
-        return [chain.rpc]
-    expected: dict[str, object] = _named(chain) | (
-        {} if run is None else {f"the policy of run {run}": chain.policy(run)}
-    )
-    problem = RpcUnavailable(f"{chain.rpc} did not answer")
-    told: dict[str, dict[str, object]] = {}
+        return Agreement((chain.rpc,), (), policy)
+    expected, names = _said_of(chain, policy), _named(chain)
+    first, told, silent, problem = "", dict[str, object](), list[str](), RpcUnavailable(f"{chain.rpc} did not answer")
     for one in asked:
         try:
-            told[one.rpc] = _told(one, chain.chain_id, run, spender)
+            chain_id = one.ask_chain_id()
+        except EndpointsDisagree:
+            raise
         except RpcUnavailable as error:
             problem = error
-        except WrongChain as error:
-            raise WrongChain(f"{one.rpc} contradicts what the others say: {error}", hint=_HINT) from error
+            silent.append(one.rpc)
+            continue
+        said = _all_of(one, chain_id, chain.chain_id, names, run, spender)
+        if not told:
+            first, told = one.rpc, said
+        for what, value in (told | expected).items():
+            if said[what] != value:
+                raise WrongChain(
+                    f"the endpoints do not agree on {what}: {one.rpc} says {said[what]}, {first} {value}", hint=_HINT
+                )
     if not told:
         raise problem
-    for rpc, each in told.items():
-        for what, value in (next(iter(told.values())) | expected).items():
-            if each[what] != value:
-                raise WrongChain(
-                    f"the endpoints do not agree on {what}: {rpc} says {each[what]}, another {value}", hint=_HINT
-                )
-    return list(told)
+    return Agreement(tuple(one.rpc for one in asked if one.rpc not in silent), tuple(silent), policy)
 
 
-def _named(chain: Chain) -> dict[str, object]:
-    """The addresses in use."""
-    named = {
-        "the token": chain.token,
-        "Bonds": chain.bonds,
-        **{name.capitalize(): getattr(chain, name) for name in Addresses._fields},
+def first_block(chain: Chain) -> bytes:
+    """Hash of the chain's block 0, as all endpoints that answer have it; nothing where they have none. Raises WrongChain, RpcUnavailable."""
+    told: dict[bytes, str] = {}
+    problem = RpcUnavailable(f"{chain.rpc} did not answer")
+    for one in chain.singles:
+        try:
+            told.setdefault(one.block_hash(0) or b"", one.rpc)
+        except EndpointsDisagree:
+            raise
+        except RpcUnavailable as error:
+            problem = error
+    if len(told) > 1:
+        raise WrongChain(f"{' and '.join(told.values())} do not have the same first block", hint=_HINT)
+    if not told:
+        raise problem
+    return next(iter(told))
+
+
+def _all_of(
+    one: Chain, chain_id: int, expected_id: int, names: dict[str, Contract], run: int | None, spender: str | None
+) -> dict[str, object]:
+    """What an endpoint says that has begun to answer."""
+    if chain_id != expected_id:
+        raise WrongChain(f"{one.rpc} is chain {chain_id}, not {expected_id}", hint=_HINT)
+    try:
+        with one.ahead(*_requests(one, names, run)):
+            one.check(expected_id)
+            said = _said_of(one, None if run is None else one.policy(run))
+            said["the token's code"] = _digest(one, one.token.address)
+            if spender is not None:
+                said[f"the code at {spender}"] = _digest(one, spender)
+    except WrongChain as error:
+        raise WrongChain(f"{one.rpc} contradicts what the others say: {error}", hint=_HINT) from error
+    except EndpointsDisagree:
+        raise
+    except RpcUnavailable as error:
+        raise RpcUnavailable(
+            f"{one.rpc} could not be asked to the end: {error}", hint="try again in a minute"
+        ) from error
+    return said
+
+
+def _requests(one: Chain, names: dict[str, Contract], run: int | None) -> list[Request]:
+    """What is asked of one that says the same as the others, together."""
+    runs, court, policies = (
+        Contract(one.ethereum, names[name].address, artifacts.load(name).abi).functions
+        for name in ("Runs", "Court", "Policies")
+    )
+    calls = [ask() for ask in (runs.bonds, runs.token, runs.court, runs.bench, runs.weights, court.policies)]
+    calls += [] if run is None else [policies.policy(run)]
+    return [*(code_request(each.address) for each in names.values()), *(call.request() for call in calls)]
+
+
+def _said_of(chain: Chain, policy: Policy | None) -> dict[str, object]:
+    """Addresses, and the fields of the policy, by what they are called."""
+    said: dict[str, object] = {name: contract.address for name, contract in _named(chain).items()}
+    if policy is not None:
+        said |= {f"the policy's {field.name}": getattr(policy, field.name) for field in fields(policy)}
+    return said
+
+
+def _named(chain: Chain) -> dict[str, Contract]:
+    """The contracts in use."""
+    return {"the token": chain.token, "Bonds": chain.bonds} | {
+        name.capitalize(): getattr(chain, name) for name in Addresses._fields
     }
-    return {name: contract.address for name, contract in named.items()}
-
-
-def _told(one: Chain, chain_id: int, run: int | None, spender: str | None) -> dict[str, object]:
-    one.check(chain_id)
-    told = _named(one) | {"the token's code": _digest(one, one.token.address)}
-    if spender is not None:
-        told[f"the code at {spender}"] = _digest(one, spender)
-    if run is not None:
-        told[f"the policy of run {run}"] = one.policy(run)
-    return told
 
 
 def _digest(one: Chain, address: str) -> str:

@@ -13,19 +13,27 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from eth_utils import keccak
+from eth_utils import keccak, to_checksum_address
 
+from protocol.chain import networks
+from protocol.chain.access import Code
+from protocol.chain.agreement import first_block
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.sender import Sender, SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
-from protocol.errors import LockHeld, PreflightError
+from protocol.errors import LockHeld, PreflightError, RpcUnavailable
 from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
+_APPROVE = keccak(text="approve(address,uint256)")[:4]
+_SPENDERS = ("Bonds", "Runs", "Vouchers")
+_NOTHING_GAS = 21_000
 _REMEMBERED_SECONDS = 86_400.0  # for which what landed and was told to nobody is not done again by the same command
 
 
@@ -42,6 +50,7 @@ class CommandSender(Sender):
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
+            self._withhold_leaves()
             self._recover(lambda _: True)
             for transaction in self._untold():
                 if transaction.hash is None:
@@ -57,6 +66,39 @@ class CommandSender(Sender):
                     self._journal.tell([transaction.id])
                 elif transaction.asker == self._asker:
                     self._found.add(transaction.id)
+
+    def _withhold_leaves(self) -> None:
+        """What an earlier command signed, that somebody may take tokens, is not sent where no contract of ours lies there by what endpoints say now: its
+        nonce is used up by nothing."""
+        for transaction in self._journal.pending():
+            spender = _spender(transaction.data)
+            if spender is None or self._is_ours(spender):
+                continue
+            log.warning(
+                "an earlier command signed that %s may take tokens, which is no contract of ours; that is not sent",
+                spender,
+            )
+            nothing = replace(
+                transaction,
+                doing=f"withholding leave from {spender}",
+                target=self.key.address,
+                data=b"",
+                gas=_NOTHING_GAS,
+            )
+            last = self._journal.attempts(transaction)[-1]
+            self._journal.renew(nothing, self._signer.dearer(nothing, last))
+
+    def _is_ours(self, address: str) -> bool:
+        """Whether every endpoint that answers says so."""
+        heard = False
+        for one in self.chain.singles:
+            with suppress(RpcUnavailable):
+                if all(one.code_at(address, name) is not Code.SHIPPED for name in _SPENDERS):
+                    return False
+                heard = True
+        if not heard:
+            raise RpcUnavailable(f"{self.chain.rpc} did not answer")
+        return True
 
     def _is_old(self, transaction: Transaction) -> bool:
         """By this machine's clock, which may have been set, and by the chain's as well."""
@@ -91,6 +133,12 @@ class CommandSender(Sender):
         return transaction.asker == self._asker and super()._is(transaction, call, name)
 
 
+def _spender(data: bytes) -> str | None:
+    """Who may take tokens after a call of approve(address,uint256); None of another call."""
+    is_leave = data[:4] == _APPROVE and len(data) == 68 and any(data[36:])
+    return to_checksum_address(data[16:36]) if is_leave else None
+
+
 def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, asker: str = "") -> CommandSender:
     """A sender that has ended what an earlier command with this keystore began. `asker`: as of CommandSender.
 
@@ -119,6 +167,9 @@ def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, aske
 
 
 def journal_path(chain: Chain, key: Key, keystore: Path) -> Path:
-    """Where the journal of commands lies. Named by the chain's own first block too: a nonce means nothing on another chain."""
-    chain_name = keccak((chain.block_hash(0) or b"") + chain.chain_id.to_bytes(32, "big")).hex()[:8]
+    """Where the journal of commands lies. Named by the chain's own first block too, where chains without a public name come and go: a nonce means
+    nothing on another chain. Raises WrongChain where endpoints do not agree on that, for another name would forget what was done."""
+    name = networks.Name.of(chain.chain_id)
+    begins = b"" if name is not None and name.network.is_public else first_block(chain)
+    chain_name = keccak(begins + chain.chain_id.to_bytes(32, "big")).hex()[:8]
     return keystore.resolve().with_name(f"transactions-{key.address}-{chain_name}.sqlite")

@@ -126,7 +126,8 @@ class Ethereum:
         return quantity(self.request("eth_gasPrice"))
 
     def code(self, address: str, which: Which = "latest") -> bytes:
-        return data(self.request("eth_getCode", address, _which(which)))
+        method, params = code_request(address, which)
+        return data(self.request(method, *params))
 
     def call(self, transaction: Mapping[str, Any], which: Which = "latest") -> bytes:
         """What a call would return after a block; nothing is sent."""
@@ -175,6 +176,11 @@ def newest_block() -> Request:
 def numbered_block(which: Which, *, full: bool = False) -> Request:
     """`full`: with whole transactions."""
     return "eth_getBlockByNumber", (_which(which), full)
+
+
+def code_request(address: str, which: Which = "latest") -> Request:
+    """What Ethereum.code asks."""
+    return "eth_getCode", (address, _which(which))
 
 
 def call_request(transaction: Mapping[str, Any], which: Which) -> Request:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from protocol.chain import Chain, Sender
+    from protocol.chain.agreement import Agreement
+    from protocol.chain.sender import Sent
     from protocol.chain.types import Policy
     from protocol.shell.proposal import Proposal
 
@@ -109,12 +111,20 @@ def allow_to_take(sender: Sender | Proposal, spender: ChecksumAddress, wei: int)
         sender.send(leave)
 
 
-def whose_word(chain: Chain, run: int) -> list[str]:
-    """For the consequences that a command shows: which run it is, and which endpoints told of it. Raises as require_agreement does."""
-    from protocol.chain import networks
+def send_tokens(sender: Sender | Proposal, to: str, wei: int) -> Sent | None:
+    """Of what all endpoints say is the run's token, else raises WrongChain. What was sent; None of a proposal."""
     from protocol.chain.agreement import require_agreement
 
-    told, name = require_agreement(chain, run=run), networks.Name.of(chain.chain_id)
+    require_agreement(sender.chain)
+    return sender.send(sender.chain.transfer_tokens(to, wei))
+
+
+def whose_word(chain: Chain, run: int, agreed: Agreement) -> list[str]:
+    """For the consequences that a command shows: which run it is, and which endpoints told of it."""
+    from protocol.chain import networks
+
+    told, name = agreed.told, networks.Name.of(chain.chain_id)
     where = f"chain {chain.chain_id}" + (f" ({name})" if name else "")
     agree = "which name the same contracts" if len(told) > 1 else "and by no other: take one that you trust"
-    return [f"run       {run} of {chain.runs.address} on {where}", f"told by   {', '.join(told)}, {agree}"]
+    silent = f"; {', '.join(agreed.silent)} did not answer" if agreed.silent else ""
+    return [f"run       {run} of {chain.runs.address} on {where}", f"told by   {', '.join(told)}, {agree}{silent}"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import FaultyEndpoint, Hang, result
+from swarm.faulty_endpoint import FaultyEndpoint, Hang, Refuse, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, networks
 from protocol.chain.agreement import require_agreement
+from protocol.chain.command import journal_path, open_sender
+from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.sender import SendLimits
 from protocol.errors import RpcUnavailable, WrongChain
 from protocol.identity import Key
 from protocol.shell.money import deposit
@@ -88,7 +92,7 @@ def test_where_all_agree_the_deposit_is_made(world: World, two: Callable[..., Ch
     chain, key = two(liar_first=True), newcomer(world)
     deposit(Sender(chain, key), key.address, TOKEN)
     assert deposits(world, key.address) == 1
-    assert require_agreement(chain, run=world.run) == list(chain.endpoints)
+    assert require_agreement(chain, run=world.run).told == chain.endpoints
 
 
 def test_other_code_and_another_policy_are_contradictions(
@@ -110,7 +114,7 @@ def test_other_code_and_another_policy_are_contradictions(
 
     faulty.fault = dearer
     assert require_agreement(chain)
-    with pytest.raises(WrongChain, match=f"do not agree on the policy of run {world.run}"):
+    with pytest.raises(WrongChain, match="do not agree on the policy's owner"):
         require_agreement(chain, run=world.run)
 
 
@@ -124,7 +128,8 @@ def test_one_that_is_silent_contradicts_nobody(
         raise Hang
 
     faulty.fault = hang
-    assert require_agreement(chain, run=world.run) == [honest.url]
+    found = require_agreement(chain, run=world.run)
+    assert (found.told, found.silent) == ((honest.url,), (faulty.url,))
     honest.fault = hang
     faulty.released.set()
     honest.released.set()
@@ -137,7 +142,7 @@ def test_on_a_public_network_its_own_endpoint_is_asked_too(
 ) -> None:
     faulty.fault = Liar(world, "bonds")
     chain = Chain(faulty.url, world.chain.runs.address, timeout=2)
-    assert require_agreement(chain) == [faulty.url], "nobody else is known on a chain without a name"
+    assert require_agreement(chain).told == (faulty.url,), "nobody else is known on a chain without a name"
     public = networks.Network(chain.chain_id, honest.url)
     monkeypatch.setitem(networks.NETWORKS, networks.Name.ANVIL, public)
     monkeypatch.setattr(networks.Network, "is_public", True)
@@ -145,4 +150,98 @@ def test_on_a_public_network_its_own_endpoint_is_asked_too(
         require_agreement(chain)
     faulty.fault = lambda method, params: None
     chain = Chain(faulty.url, world.chain.runs.address, timeout=2)
-    assert require_agreement(chain) == [faulty.url, honest.url]
+    assert require_agreement(chain).told == (faulty.url, honest.url)
+
+
+def test_a_contradiction_is_not_forgotten_because_the_rest_did_not_come(
+    world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, two: Callable[..., Chain]
+) -> None:
+    """The honest one is asked to leave off at once: a rate limit."""
+    faulty.fault = Liar(world, "bonds")
+    chain, key = two(liar_first=True), newcomer(world)
+    chain.check()
+
+    def limited(method: str, _: Any) -> bytes | None:
+        if method in ("eth_call", "eth_getCode"):
+            raise Refuse(429)
+        return None
+
+    honest.fault = limited
+    with pytest.raises(RpcUnavailable, match="could not be asked to the end"):
+        deposit(Sender(chain, key), key.address, TOKEN)
+    assert world.chain.ethereum.transaction_count(key.address) == 0
+
+
+def test_endpoints_that_hold_different_blocks_leave_nobody_out(
+    two: Callable[..., Chain], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = two(liar_first=True)
+    chain.check()
+
+    real = Chain.ask_chain_id
+
+    def disagree(self: Chain) -> int:
+        if self.place:
+            raise EndpointsDisagree("the RPC endpoints hold different blocks")
+        return real(self)
+
+    monkeypatch.setattr(Chain, "ask_chain_id", disagree)
+    with pytest.raises(EndpointsDisagree):
+        require_agreement(chain)
+
+
+@pytest.mark.parametrize("told", ["0x" + "cd" * 32, None])
+def test_where_first_blocks_differ_no_other_journal_is_begun(
+    world: World, faulty: FaultyEndpoint, two: Callable[..., Chain], told: str | None, tmp_path: Path
+) -> None:
+    def fault(method: str, params: Any) -> bytes | None:
+        if method != "eth_getBlockByNumber" or params[0] != "0x0":
+            return None
+        return result(told and {**world.anvil.request(method, *params), "hash": told})
+
+    chain, key = two(liar_first=True), Key.generate()
+    path = journal_path(chain, key, tmp_path / "key.json")
+    faulty.fault = fault
+    with pytest.raises(WrongChain, match="do not have the same first block"):
+        journal_path(chain, key, tmp_path / "key.json")
+    faulty.fault = lambda *_: None
+    assert journal_path(chain, key, tmp_path / "key.json") == path
+
+
+def test_leave_that_was_signed_on_a_liars_word_is_not_sent_later(
+    world: World, faulty: FaultyEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before it was sent; then another endpoint is asked."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    key, faulty.fault = newcomer(world), Liar(world, "bonds")
+    misled = open_sender(
+        Chain(faulty.url, world.chain.runs.address, timeout=3), key, tmp_path / "key.json", SendLimits()
+    )
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("protocol.chain.sender.push", killed)
+        deposit(misled, key.address, TOKEN)
+    misled.close()
+    one = open_sender(world.chain, key, tmp_path / "key.json", SendLimits())
+    assert world.chain.allowance(key.address, THEIRS) == 0
+    deposit(one, key.address, TOKEN)
+    one.close()
+    assert deposits(world, key.address) == 1
+
+
+def test_leave_for_our_contracts_is_sent_after_a_kill(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    key = newcomer(world)
+    first = open_sender(world.chain, key, tmp_path / "key.json", SendLimits())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("protocol.chain.sender.push", killed)
+        deposit(first, key.address, TOKEN)
+    first.close()
+    open_sender(world.chain, key, tmp_path / "key.json", SendLimits()).close()
+    assert world.chain.allowance(key.address, world.chain.bonds.address) == TOKEN

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
@@ -13,7 +15,7 @@ from swarm.faulty_endpoint import FaultyEndpoint, result
 from swarm.world import DAY, TOKEN, World
 
 from node.contributor import joining
-from protocol.chain import gas
+from protocol.chain import Chain, gas
 from protocol.chain.deploy import Deployment
 from protocol.chain.faucet import creating
 from protocol.chain.types import Role
@@ -21,7 +23,7 @@ from protocol.clock import SystemClock
 from protocol.environments import registry
 from protocol.environments.programs import ProgramEnvironment, ProgramTool
 from protocol.errors import PreflightError, UsageError
-from protocol.identity import Key
+from protocol.identity import Key, save_keystore
 from protocol.sandbox.programs import survey
 from protocol.settings import read_toml
 from protocol.shell.home import Home
@@ -202,6 +204,60 @@ def test_an_endpoint_of_the_card_that_contradicts_another_gets_no_money(newcomer
     liar.close()
 
 
+def test_a_policy_that_one_endpoint_tells_at_the_right_moment_changes_no_amount(
+    newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deposited follows from the policy that all told."""
+    rich(newcomer)
+    agreement = importlib.import_module("protocol.chain.agreement")
+    real, asked = agreement.require_agreement, Chain.policy
+
+    def then_it_lies(chain: Chain, **about: Any) -> Any:
+        found = real(chain, **about)
+        monkeypatch.setattr(Chain, "policy", lambda chain, run: replace(asked(chain, run), node_stake=TOKEN))
+        return found
+
+    monkeypatch.setattr(agreement, "require_agreement", then_it_lies)
+    done = newcomer.join()
+    assert done.code == 0 and "deposits  100 MUR" in done.err, done.err
+
+
+def test_a_seat_whose_operators_key_was_moved_away_takes_a_corrected_card(newcomer: Newcomer) -> None:
+    rich(newcomer)
+    assert newcomer.join().code == 0
+    newcomer.home.keystore("operator").rename(newcomer.folder / "safe.json")
+    card = json.loads(newcomer.card.read_text())
+    newcomer.card.write_text(json.dumps(card | {"first_block": 3}))
+    done = newcomer.join()
+    assert (done.code, "is seated" in done.out) == (0, True), done.err
+    assert read_toml(newcomer.home.config)["chain"]["first_block"] == 3
+
+
+def test_tokens_are_sent_on_the_word_of_all_endpoints_only(newcomer: Newcomer) -> None:
+    world, console = newcomer.world, newcomer.console
+    liar = FaultyEndpoint(world.anvil.rpc)
+    token = "0x" + world.chain.runs.functions.token().data.hex()
+    another = World.another(world.anvil)
+    another.owner.send(another.chain.transfer_tokens(world.owner.key.address, 100 * TOKEN))
+    other = another.chain.token.address
+    is_asked = lambda method, params: method == "eth_call" and token in params[0].values()  # noqa: E731
+    liar.fault = lambda method, params: result("0x" + other[2:].rjust(64, "0")) if is_asked(method, params) else None
+    file = run_file(world, newcomer.folder, world.anvil.rpc)
+    file.write_text(file.read_text().replace(json.dumps(world.anvil.rpc), json.dumps([liar.url, world.anvil.rpc])))
+    keystore = newcomer.folder / "owner.json"
+    save_keystore(world.owner.key, keystore, PASSWORD, chain_id=world.chain.chain_id)
+    to = Key.generate().address
+    for words in (("send-tokens", f"@{file}", to, "2"), ("fund", f"@{file}", "2")):
+        done = console.murmur("run", *words, "--keystore", keystore, "--yes")
+        assert done.code == 4, (words, done.err)
+    assert world.chain.token_balance(to) == 0
+    liar.fault = lambda *_: None
+    done = console.murmur("run", "send-tokens", f"@{file}", to, "2", "--keystore", keystore, "--yes")
+    assert (done.code, world.chain.token_balance(to)) == (0, 2 * TOKEN), done.err
+    assert "which name the same contracts" in done.err
+    liar.close()
+
+
 def test_a_corrected_card_is_taken_unless_the_settings_were_changed_by_hand(newcomer: Newcomer) -> None:
     newcomer.join()
     card, home = json.loads(newcomer.card.read_text()), newcomer.home
@@ -215,7 +271,7 @@ def test_a_corrected_card_is_taken_unless_the_settings_were_changed_by_hand(newc
     newcomer.card.write_text(json.dumps(card))
     done = newcomer.join()
     assert f'peers.bootnodes = ["{BOOTNODE}"]' in done.err and home.config.read_text() == before
-    assert "changed by hand" not in newcomer.join().err, "said once"
+    assert "is not as a card made it" not in newcomer.join().err, "said once"
 
 
 def test_it_waits_for_eth_and_the_tokens_come_from_the_runs_faucet(

@@ -20,6 +20,7 @@ from node.contributor.commands.context import (
 )
 from node.contributor.commands.init import home_tables, make_home, make_settings
 from node.contributor.commands.stake import Hardware, InviteOption, look_for_seat, require_not_banned, take_seat
+from protocol.chain.types import Role
 from protocol.errors import ConfigError, UsageError
 from protocol.http_url import without_secrets
 from protocol.shell.cli import PasswordFile, Rpc, Yes, confirm
@@ -54,6 +55,7 @@ def join(
     point, the same command goes on.
     """
     from node.contributor.joining import Spending, gather
+    from protocol.chain.agreement import require_agreement
     from protocol.shell import run_card
     from protocol.shell.money import tokens, whose_word
 
@@ -72,12 +74,15 @@ def join(
     node = settings(place).value
     chain, key = open_chain(node), place.open_key("node", password_file)
     typer.echo(f"node key      {key.address}  (signs work)", err=True)
+    if chain.seat(node.chain.run, key.address).role == Role.ACTIVE and not place.keystore("operator").exists():
+        _say_seated(place, key.address, node.chain.run)  # its operator's key was moved to a safe place
+        return
     sender = operator_sender(place, node, chain, password_file, None)
     operator = sender.key.address
     typer.echo(f"operator key  {operator}  (holds the stake, receives rewards; send everything here)", err=True)
     require_not_banned(chain, node.chain.run, key.address)
-    word = whose_word(chain, node.chain.run)
-    seat = look_for_seat(place, node, chain, key, hardware, invite, spec)
+    agreed = require_agreement(chain, run=node.chain.run)
+    seat = look_for_seat(place, node, chain, key, agreed, hardware, invite, spec)
     spending = Spending.planned(
         chain, key.address, operator, stake=seat.missing(chain, operator), is_seated=seat.is_taken,
         faucet=told.faucet if told else "", fee_max=node.chain.limits.fee,
@@ -87,10 +92,14 @@ def join(
         deposited = f"{tokens(spending.stake)} from {source}"
         lines = seat.consequences(chain, deposited) if not seat.is_taken else []
         question = f"Join run {node.chain.run}?" if lines else "Pass ETH to the node key?"
-        confirm(question, [*word, *lines, *spending.consequences()], yes)
+        confirm(question, [*whose_word(chain, node.chain.run, agreed), *lines, *spending.consequences()], yes)
         gather(sender, spending, patience=minutes * 60, say=lambda line: typer.echo(line, err=True))
         take_seat(sender, key, seat, spending.stake, CONSENT_SECONDS)
-    typer.echo(f"{key.address} is seated in run {node.chain.run}")
+    _say_seated(place, key.address, node.chain.run)
+
+
+def _say_seated(place: Home, node: str, run: int) -> None:
+    typer.echo(f"{node} is seated in run {run}")
     typer.echo(f"next: {place.command('node start')}", err=True)
 
 
@@ -122,12 +131,14 @@ def _take_correction(place: Home, card: RunCard) -> None:
     if card == before:
         return
     tables = read_toml(place.config)
-    if before and tables == home_tables(before, tables):
+    if before and home_tables(before, tables) == home_tables(card, tables):
+        typer.echo(f"the faucet is {card.faucet or 'none'} now, as the card says", err=True)
+    elif before and tables == home_tables(before, tables):
         make_settings(place, run_card.chain_table(card), card.bootnodes, tables["peers"]["listen"])
         typer.echo(f"the card's endpoints and bootnodes were written to {place.config}", err=True)
     elif tables != home_tables(card, tables):
         said = {"chain.rpc": card.rpc, "peers.bootnodes": card.bootnodes, "chain.first_block": card.first_block}
-        typer.echo(f"{place.config} was changed by hand and is left as it is; the card says", err=True)
+        typer.echo(f"{place.config} is not as a card made it, and is left as it is; the card says", err=True)
         for name, value in said.items():
             typer.echo(f"  {name} = {json.dumps(value)}", err=True)
     run_card.keep(place.path, card)

@@ -95,9 +95,12 @@ def stake(
     yes: Yes = False,
 ) -> None:
     """Deposit the stake that backs the seat and the bonds of cases."""
+    from protocol.chain.agreement import require_agreement
+
     place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
-    policy = sender.chain.policy(settings.chain.run)
+    agreed = require_agreement(sender.chain, run=settings.chain.run)
+    policy = agreed.policy or sender.chain.policy(settings.chain.run)
     account = sender.chain.account(sender.key.address)
     seat = sender.chain.validator(settings.chain.run, sender.key.address)
     missing = max(0, policy.validator_stake - seat.locked - account.free)
@@ -108,7 +111,7 @@ def stake(
         return
     delay = duration(sender.chain.withdrawal_delay())
     require_tokens(sender, sender.key.address, wei)
-    whose = whose_word(sender.chain, settings.chain.run)
+    whose = whose_word(sender.chain, settings.chain.run, agreed)
     lines = [f"deposits  {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"]
     confirm("Stake?", whose + lines, yes)
     deposit(sender, sender.key.address, wei)

@@ -13,7 +13,7 @@ from protocol.chain import networks
 from protocol.errors import ConfigError, InsufficientFunds, UsageError, WrongChain
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
+from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, send_tokens, tokens
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
@@ -350,6 +350,8 @@ def deploy_faucet(
     chain.check(known.chain_id)
     sender = _sender(chain, keystore, password_file)
     call = creating(chain, known.token, amount=wei, most=cap, period=hours * 3600)
+    if chain.token.address.lower() != known.token.lower():
+        raise WrongChain(f"{chain.rpc} says that the token is {chain.token.address}, and {deployment} {known.token}")
     if (held := chain.token_balance(sender.key.address)) < filling:
         raise InsufficientFunds(f"{sender.key.address} holds {tokens(held)}, fewer than {tokens(filling)}")
     confirm(
@@ -362,7 +364,7 @@ def deploy_faucet(
     )
     made = str(sender.send(call).contract)
     replace(known, faucet=made).save(deployment)  # before anything goes in, so that it cannot be lost
-    sender.send(chain.transfer_tokens(made, filling))
+    send_tokens(sender, made, filling)
     emit({"faucet": made}, as_json, lambda: typer.echo(f"faucet    {made}\nwritten to {deployment}"))
 
 

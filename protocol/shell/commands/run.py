@@ -23,7 +23,8 @@ from protocol.shell.cli import (
     strip_at,
 )
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import allow_to_take, duration, in_json, parse_tokens, policy_in_json, tokens
+from protocol.shell.money import allow_to_take, duration, in_json, parse_tokens, policy_in_json, tokens, whose_word
+from protocol.shell.money import send_tokens as move_tokens
 from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ def _chain(file: Path) -> Chain:
 
     settings, chain_id = runfile.client(file)
     return settings.connect(chain_id)
+
+
+def _whose_word(file: Path, sender: Sender | Proposal) -> list[str]:
+    from protocol.chain.agreement import require_agreement
+
+    return whose_word(sender.chain, _run(file), require_agreement(sender.chain, run=_run(file)))
 
 
 def _vouchers(file: Path, chain: Chain) -> Vouchers:
@@ -180,7 +187,10 @@ def fund(
     _require_tokens(sender, call, wei)
     confirm(
         "Fund the run?",
-        [f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice"],
+        [
+            *_whose_word(path, sender),
+            f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice",
+        ],
         yes or calldata,
     )
     _approve(sender, call, chain.runs.address, wei)
@@ -206,6 +216,7 @@ def fund_vouchers(
     confirm(
         "Fill the pot?",
         [
+            *_whose_word(path, sender),
             f"{tokens(wei)} from {owner} to the pot of run {run}",
             "validators take it out with vouchers; the owner gets back only what it signs a voucher to itself for",
             *_idle_pot(path),
@@ -232,8 +243,9 @@ def send_tokens(
     sender, wei = _sender(path, keystore, password_file, calldata, owner), parse_tokens(amount)
     call = sender.chain.transfer_tokens(to, wei)
     _require_tokens(sender, call, wei)
-    confirm("Send the tokens?", [f"{tokens(wei)} from {sender.key.address} to {to}, for good"], yes or calldata)
-    sender.send(call)
+    lines = [*_whose_word(path, sender), f"{tokens(wei)} from {sender.key.address} to {to}, for good"]
+    confirm("Send the tokens?", lines, yes or calldata)
+    move_tokens(sender, to, wei)
     if is_shown(sender, as_json):
         return
     typer.echo(f"{to} holds {tokens(sender.chain.token_balance(to))}")

@@ -104,14 +104,14 @@ def send(
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
     sender = command_sender(chain, key, keystore, SendLimits())
-    if not is_eth:
-        require_agreement(chain)
     call = chain.transfer_ether(to, wei) if is_eth else chain.transfer_tokens(to, wei)
     shown = ether(wei) if is_eth else tokens(wei)
     cost = _cost(sender, call, wei, is_eth)
     confirm(
         "Send it?", [f"{shown} from {key.address} to {to} on chain {chain.chain_id}, for good; gas up to {cost}"], yes
     )
+    if not is_eth:
+        require_agreement(chain)
     sent = sender.send(call)
     has = chain.balance(to) if is_eth else chain.token_balance(to)
     data = {"transaction": "0x" + sent.hash.hex(), "to": to, "amount": wei, "has": has, "eth": is_eth}
