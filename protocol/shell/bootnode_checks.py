@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from protocol.errors import ConfigError, Malformed, Unavailable
+from protocol.shell import remedy
 from protocol.shell.checkup import Answer, Check, NotChecked
 from protocol.shell.role_checks import LOCAL, LOOK_SECONDS, require_readable
 from protocol.shell.role_subject import OwnPort, RoleSubject, of_peers
@@ -79,14 +80,14 @@ def look_at_announce(s: BootnodeSubject) -> Answer:
     if own.announce:
         return ", ".join(own.announce)
     try:
-        is_dialable = Address.parse(own.listen).is_dialable
+        place = Address.parse(own.listen)
     except Malformed as error:
         raise ConfigError(f"listen: {error}", hint=f"write it as /ip4/0.0.0.0/tcp/4001 in {s.config}") from error
-    if is_dialable:
+    if place.is_dialable:
         return f"{own.listen}, where it listens"
     return (
         f"nothing, and others cannot dial {own.listen}",
-        f'put announce = ["/dns4/HOST/tcp/PORT"] into {s.config}',
+        remedy.of_nothing_announced(place.port, s.config, is_running=s.is_running),
     )
 
 

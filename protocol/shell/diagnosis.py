@@ -44,12 +44,19 @@ def judge_network(found: Reachability) -> None:
 
 def _judge_announced(found: Reachability) -> None:
     """A bootnode's own addresses: they stand in the settings of others."""
-    here = found.here
+    here, named = found.here, found.here.peers.announce
+    file = f"{here.home}/bootnode.toml"
     for place, tried in found.announced_by_place.items():
-        if not place.is_dialable:
+        if tried.problem and named and str(place) not in named:
+            found.wrong(
+                f"it announces {place} since its start, and {file} names {', '.join(named)} by now",
+                "start it again",
+                tried.problem,
+            )
+        elif not place.is_dialable:
             found.wrong(
                 f"it announces nothing, and {place} stands for any address: nobody can dial it",
-                f'put announce = ["/dns4/HOST/tcp/{place.port}"] into {here.home}/bootnode.toml, and start it again',
+                remedy.of_nothing_announced(place.port, file, is_running=here.running),
                 tried.problem,
             )
         elif tried.problem:

@@ -40,7 +40,7 @@ def collect(here: Standpoint, seconds: float = SECONDS) -> dict[str, Any]:
     said = here.said if here.running else {}
     table = {
         "role": here.role, "home": str(here.home), "running": here.running, "heard": _seconds(here.said.get("at")),
-        "peer": here.peer, "address": here.key, "listen": said.get("listen") or _listen(here), "announced": said.get("announced") or [],
+        "peer": here.peer, "address": here.key, "listen": said.get("listen") or _listen(here), "announced": said.get("announced") or list(here.peers.announce),
         "reachable": reachable, "why": why, "joined": said.get("joined"), "peers": said.get("known"), "inbound": said.get("inbound"),
         "outbound": said.get("outbound"), "visited": said.get("welcomed"), "metrics": found.doing.get("metrics_url"),
         "problems": [{"what": what, "try": advice} for what, advice in found.problems],

@@ -32,6 +32,12 @@ def of_dial(problem: MurmurationError) -> str:
     return problem.hint
 
 
+def of_nothing_announced(port: int, file: object, *, is_running: bool) -> str:
+    """About a bootnode that announces nothing and listens on every address."""
+    then = ", and start it again" if is_running else ""
+    return f'put announce = ["/dns4/HOST/tcp/{port}"] into {file}{then}'
+
+
 def of_provider(role: str, problem: MurmurationError | None, *, resume: str = RESUME) -> str:
     """About a peer that is known to provide `role`, and does not say where: over libp2p, where no URL matters."""
     text = str(problem or "")

@@ -14,7 +14,7 @@ from swarm.world import World
 
 from protocol.p2p import report
 from protocol.settings import write_toml
-from protocol.shell.home import write_json
+from protocol.shell.home import Home, write_json
 from tests.cli.conftest import PASSWORD, SPEC, Console, Ended
 from tests.cli.operator import ESCAPE, Operator
 from tests.clock import eventually
@@ -127,6 +127,22 @@ def test_a_bootnode_that_does_not_answer_where_it_announces_itself_is_told_so(
     assert "open the port" in done.out.partition("next: ")[2]
 
 
+def test_an_announce_that_a_running_bootnode_has_not_read_is_told_alike_by_status_and_doctor(
+    console: Console, network: Network, bootnode_home: Path
+) -> None:
+    gone, named = network.gone().partition("/p2p/")[0], "/dns4/boot.example.org/tcp/4001"
+    write_toml(bootnode_home / "bootnode.toml", {"listen": gone, "announce": [named]}, "A bootnode.", mode=0o600)
+    stopped = console.murmur("bootnode", "status", "--home", bootnode_home)
+    assert f"announces  {named}" in stopped.out
+    network.host(report_file=(file := bootnode_home / "data" / "network.json"), announce=[gone])
+    eventually(file.exists, within=30, what="its first report")
+    said = f"it announces {gone} since its start, and {bootnode_home}/bootnode.toml names {named} by now"
+    for command in ("status", "doctor"):
+        with Home(bootnode_home, "bootnode").lock():
+            done = console.murmur("bootnode", command, "--home", bootnode_home)
+        assert said in done.out and "start it again" in done.out, done.out
+
+
 def health(done: Ended) -> dict[str, str]:
     return {each["name"]: each["health"] for each in done.json["checks"]}
 
@@ -146,7 +162,7 @@ def test_a_bootnodes_doctor_looks_at_its_machine_what_it_announces_and_its_netwo
     )
     alone = console.murmur("bootnode", "doctor", *place)
     assert (alone.code, health(alone)["announce"], health(alone)["network"]) == (0, "warning", "warning")
-    assert 'put announce = ["/dns4/HOST/tcp/PORT"] into' in alone.json["next"]
+    assert alone.json["next"] == f'put announce = ["/dns4/HOST/tcp/4001"] into {bootnode_home / "bootnode.toml"}'
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"

@@ -68,6 +68,15 @@ def _gated(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch, fold
     return Gated(contributor, file, keystore)
 
 
+def test_join_without_an_invite_names_the_node_key_and_with_one_takes_the_seat(gated: Gated) -> None:
+    uninvited = gated.contributor.run("join", "--yes", "--wait", 0)
+    assert uninvited.code == 2 and f"node key      {gated.contributor.node}" in uninvited.err
+    assert "then give this command again with --invite WORD" in uninvited.err
+    gated.require_nothing_done()
+    done = gated.contributor.run("join", "--yes", "--wait", 0, "--invite", gated.invite())
+    assert done.code == 0, done.err
+
+
 def test_an_invited_node_takes_a_seat(gated: Gated) -> None:
     done = gated.stake("--invite", gated.invite())
     assert done.code == 0, done.err

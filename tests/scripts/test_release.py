@@ -95,9 +95,9 @@ def released(tmp_path: Path) -> Path:
     return folder
 
 
-def install(release: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def install(release: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     command = ["sh", "release/install", *map(str, arguments)]
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(release.parent), "PYTHON": sys.executable}
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(release.parent), "PYTHON": sys.executable, **variables}
     return subprocess.run(command, cwd=release.parent, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
@@ -116,6 +116,28 @@ def test_the_installation_is_helped_and_takes_each_extra(released: Path) -> None
     assert install(released, "--exrta", "s3").returncode == 2
     offered = {word.strip(",: ") for word in told.split("the extra needs:")[1].split("\n\n")[0].split() if word != "or"}
     assert offered == PROJECT["optional-dependencies"].keys() - {"dev"}
+
+
+_PYTHON = """#!/bin/sh
+case "$*" in
+  *version_info*) echo cp311 ;;
+  *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/murmur" ;;
+  *"-m pip"*) echo "$*" >&2 ;;
+esac
+"""
+
+
+def test_several_extras_are_installed_together(released: Path) -> None:
+    python = released.parent / "python"
+    python.write_text(_PYTHON)
+    python.chmod(0o755)
+    for wheel in ("wheelhouse/fastecdsa-1-cp311-any.whl", "murmuration-1-any.whl"):
+        (released / wheel).touch()
+    extras = ("--extra", "s3", "--extra", "trainer")
+    done = install(released, "--gpu", *extras, released.parent / "there", PYTHON=str(python))
+    assert done.returncode == 0 and "--constraint constraints.txt murmuration-1-any.whl[s3,trainer]" in done.stderr
+    done = install(released, "--gpu", *extras, "--extra", "vllm", PYTHON=str(python))
+    assert "--constraint" not in done.stderr and "murmuration-1-any.whl[s3,trainer,vllm]" in done.stderr
 
 
 def test_an_extra_is_named_as_this_installation_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,8 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     from protocol.exporter import Exporter, Health
     from protocol.logs import set_up_logging
     from protocol.p2p import Host, run_bootnode
+    from protocol.p2p.address import PeerAddress
+    from protocol.shell import remedy
     from protocol.shell.bootnode_checks import CHECKS, BootnodeSubject
     from protocol.shell.checkup import require_startable
 
@@ -106,10 +108,10 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
         place.write_status(state="serving", addresses=list(host.addresses))
         for address in host.addresses:
             typer.echo(address)
-        if any("/0.0.0.0/" in address or "/::/" in address for address in host.addresses):
-            typer.echo(
-                f'others cannot dial that: put announce into {place.config}, as ["/dns4/HOST/tcp/PORT"]', err=True
-            )
+        silent = [known for known in map(PeerAddress.parse, host.addresses) if not known.address.is_dialable]
+        if silent:
+            advice = remedy.of_nothing_announced(silent[0].address.port, place.config, is_running=True)
+            typer.echo(f"others cannot dial that: {advice}", err=True)
 
     with place.lock(), Exporter(settings.metrics, health, folder=place.path) as exporter:
         place.metrics_url = exporter.url
