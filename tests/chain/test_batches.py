@@ -26,7 +26,7 @@ def faulty(world: World) -> Iterator[FaultyEndpoint]:
 
 
 def chain_at(world: World, faulty: FaultyEndpoint, clock: VirtualClock | None = None) -> Chain:
-    return Chain(faulty.url, world.chain.runs.address, timeout=5, clock=clock or VirtualClock())
+    return Chain(faulty.url, world.chain.runs.address, timeout=30, clock=clock or VirtualClock())
 
 
 def numbers_of(chain: Chain) -> list[int]:
