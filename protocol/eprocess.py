@@ -12,10 +12,13 @@ the mean of x - m is at most 0 in every block. For any 0 < λ < 1 the product of
 which needs nothing but three sums: log(1 + λx) lies above its parabola at 0 and above its chord to C, and log(1 - λm) above its chord to 1.
 The parabola is close where scores are small, the chord where they are nearly all 0 or C.
 
+Where next to nothing was expected of all blocks together, as in float32, larger bets may be made: as long as λ·Σm < 1 every 1 - λm is positive, and their product
+is at least 1 - λ·Σm. Such a bet ends, worth nothing, before the block by which λ·Σm would reach 1: that is known before the block's score.
+
 *Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with probability at most q. For any q < p < 1 the
 likelihood ratio (p/q)^successes · ((1-p)/(1-q))^failures is a supermartingale.
 
-λ and p are those of a fixed grid in equal parts, and a mean of supermartingales is one. By Ville's inequality such an *e-value*
+λ, below 1 and above, and p are those of a fixed grid in equal parts, and a mean of supermartingales is one. By Ville's inequality such an *e-value*
 ever exceeds 1/α with probability at most α: however long the seat works, whoever stops when. Blocks need not be independent, nor alike; what
 is assumed is the conditional mean alone.
 Sources: Ville 1939; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024.
@@ -31,6 +34,7 @@ from typing import Final
 from protocol.constants import SCORE_MAX, SUM_UNIT
 
 _BETS: Final = (7 / 8, *(2.0**-k for k in range(1, 13)))
+_LARGE_BETS: Final = tuple(4.0**k for k in range(1, 7))  # while less than 1 of a bet was expected
 _SHARES: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 15 / 16)  # of the way from the null's probability to 1
 
 
@@ -62,7 +66,10 @@ class Sums:
 def excess(sums: Sums) -> float:
     """log of the e-value against "scores are, on average, at most what was expected of them"."""
     total, squares, count = (part / SUM_UNIT for part in (sums.total, sums.squares, sums.count))
-    return _log_mean([_won(bet, total, squares) + math.log1p(-bet) * count for bet in _BETS])
+    found = [_won(bet, total, squares) + math.log1p(-bet) * count for bet in _BETS]
+    for bet in _LARGE_BETS:
+        found.append(_won(bet, total, squares) + math.log1p(-bet * count) if bet * count < 1 else -math.inf)
+    return _log_mean(found)
 
 
 def _won(bet: float, total: float, squares: float) -> float:

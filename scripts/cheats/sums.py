@@ -23,8 +23,8 @@ from node.judging.judge import judge
 
 Engine = Callable[[Scene], TorchEngine]
 
-NOISE = "0.00003", "0.00006"
-"""Soft and hard, in shares of the range of logits: some two hundred times what float32 between attention implementations strays by on tiny models, so that it holds on other CPUs."""
+NOISE = "0.000005", "0.0000107"
+"""Soft and hard, in shares of the range of logits: the least that a run in float32 is judged by, and the shipped calibration's."""
 
 
 _ALTERNATIVES = Alternatives(EngineSettings(), "float32")
@@ -94,15 +94,17 @@ def _cooler(scene: Scene, sequence: int) -> Candidate:
     return scene.with_completions(sequence, scene.generate(sequence, temperature=0.98))
 
 
+# When a cheat is found is the luck of few mismatched tokens, of a policy that each kind of processor trains a little otherwise: one in 800 tokens of bfloat16, in 1,100 of 8-bit weights, in 1,800 of an 8-bit cache.
+# Soft takes two of them, hard three. So `within` is about twice the most that seats took on two instruction sets (docs/measurements.md): at those rates one seat in two thousand has too few in time.
 for _name, _make, _what, _alternative, _outcome, _within in (
-    ("int8", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", "int8", SOFT, 30),
-    ("fp8", _generated(_degraded("fp8")), "Weights rounded to float8 e4m3 generate, the right ones prove.", "fp8", HARD, 10),
+    ("int8", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", "int8", SOFT, 10),
+    ("fp8", _generated(_degraded("fp8")), "Weights rounded to float8 e4m3 generate, the right ones prove.", "fp8", HARD, 6),
     ("int4", _generated(_degraded("int4")), "Weights rounded to 4 bits generate, the right ones prove.", "int4", HARD, 3),
-    ("int8 cache", _generated(_degraded("kv_int8")), "Keys and values rounded to 8 bits generate, the right ones prove.", "kv_int8", SOFT, 30),
-    ("fp8 cache", _generated(_degraded("kv_fp8")), "Keys and values rounded to float8 e4m3 generate, the right ones prove.", "kv_fp8", HARD, 10),
-    ("bfloat16", _generated(_bfloat16), "The right weights generate in bfloat16 and prove in float32.", "bfloat16", SOFT, 5),
+    ("int8 cache", _generated(_degraded("kv_int8")), "Keys and values rounded to 8 bits generate, the right ones prove.", "kv_int8", SOFT, 16),
+    ("fp8 cache", _generated(_degraded("kv_fp8")), "Keys and values rounded to float8 e4m3 generate, the right ones prove.", "kv_fp8", HARD, 5),
+    ("bfloat16", _generated(_bfloat16), "The right weights generate in bfloat16 and prove in float32.", "bfloat16", HARD, 8),
     ("drafts within 0.1", _generated(_drafting(budget=0.1)), "A draft's token is kept within 0.1 logits of the draw.", "", HARD, 3),
-    ("drafts within 0.01", _generated(_drafting(budget=0.01)), "A draft's token is kept within 0.01 logits of the draw.", "", SOFT, 10),
+    ("drafts within 0.01", _generated(_drafting(budget=0.01)), "A draft's token is kept within 0.01 logits of the draw.", "", HARD, 8),
 ):  # fmt: skip
     _named = f"{_name}, proved anew"
     add(_hidden(_named, _make, _alternative), _named, _what, "history", "sampling", outcome=_outcome, within=_within)

@@ -136,13 +136,16 @@ def _mixed(by_statistic: list[Logs]) -> Logs:
 
 def _excess(sums: Logs) -> Logs:
     total, squares, count = np.moveaxis(sums, -1, 0)
-    return _log_mean(
-        [
-            np.maximum(bet * total - bet * bet * squares / 2, total * math.log1p(bet * SCORE_MAX) / SCORE_MAX)
-            + math.log1p(-bet) * count
-            for bet in eprocess._BETS
-        ]
-    )
+    found = [_won(bet, total, squares) + math.log1p(-bet) * count for bet in eprocess._BETS]
+    for bet in eprocess._LARGE_BETS:
+        with np.errstate(divide="ignore"):  # the log of nothing is -∞
+            left = np.log(np.maximum(0.0, 1 - bet * count))
+        found.append(_won(bet, total, squares) + left)
+    return _log_mean(found)
+
+
+def _won(bet: float, total: Logs, squares: Logs) -> Logs:
+    return np.maximum(bet * total - bet * bet * squares / 2, total * math.log1p(bet * SCORE_MAX) / SCORE_MAX)
 
 
 def _share_either(sums: Logs, most: float) -> Logs:

@@ -64,13 +64,13 @@ def test_the_catalogue_has_a_cheat_for_every_rule() -> None:
     assert all(cheat.what.endswith(".") for cheat in CHEATS)
 
 
-def found(scene: Scene, cheat: Cheat, submissions: int) -> list[bool]:
-    return [cheat.finds(judge(cheat.make(scene, sequence))) for sequence in range(submissions)]
+def is_found(scene: Scene, cheat: Cheat) -> bool:
+    return any(cheat.finds(judge(cheat.make(scene, sequence))) for sequence in range(cheat.within))
 
 
 @pytest.mark.parametrize("cheat", [c for c in FOUND if is_light(c)], ids=str)
 def test_a_cheat_is_found_by_its_rule(scene: Scene, cheat: Cheat) -> None:
-    assert any(found(scene, cheat, cheat.within))
+    assert is_found(scene, cheat)
 
 
 @pytest.mark.parametrize("cheat", [c for c in UNSEEN if is_light(c)], ids=str)
@@ -90,7 +90,7 @@ def test_the_honest_work_that_cheats_start_from_is_accepted(scene: Scene) -> Non
     "cheat", [c for c in FOUND if c.kind != "turns"], ids=str
 )  # these answers never end, so nobody replies
 def test_a_cheat_is_found_at_length(long_scene: Scene, cheat: Cheat) -> None:
-    assert any(found(long_scene, cheat, cheat.within))
+    assert is_found(long_scene, cheat)
 
 
 @pytest.mark.parametrize("name", list(PLAYS))

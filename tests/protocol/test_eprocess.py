@@ -30,7 +30,7 @@ def ever(scores: np.ndarray, expected: np.ndarray) -> float:
     )
 
 
-@pytest.mark.parametrize("kind", ["none or the most", "all alike", "in habits"])
+@pytest.mark.parametrize("kind", ["none or the most", "all alike", "in habits", "hardly anything expected"])
 def test_a_seat_at_the_null_is_seldom_accused_however_often_one_looks(kind: str) -> None:
     """At the very edge of the null, and with blocks that depend on those before."""
     rng = np.random.default_rng(1)
@@ -41,6 +41,9 @@ def test_a_seat_at_the_null_is_seldom_accused_however_often_one_looks(kind: str)
             scores = np.where(rng.random(BLOCKS) < 1 / SCORE_MAX, SCORE_MAX * expected, 0.0)
         elif kind == "all alike":
             scores = expected * rng.exponential(1.0, BLOCKS)
+        elif kind == "hardly anything expected":
+            expected /= 100
+            scores = np.where(rng.random(BLOCKS) < expected / SCORE_MAX, SCORE_MAX, 0.0)
         else:  # what follows a large score is large more often, by as much as is expected of it
             habit = np.empty(BLOCKS)
             last = False
@@ -67,6 +70,24 @@ def test_twice_what_was_expected_is_found_and_sooner_the_more_it_is() -> None:
     assert blocks[5] < blocks[2] < 1_000
 
 
+def test_where_nothing_was_expected_each_large_score_is_worth_ten_thousand() -> None:
+    """As of margins in float32. Bets below 1 make a factor of 8 of each."""
+
+    def found(scores: int, expected: float) -> float:
+        return eprocess.excess(Sums.of_blocks([SCORE_MAX] * scores, [expected])) / math.log(10)
+
+    assert [math.floor(found(scores, 0.0)) for scores in range(1, 6)] == [3, 7, 12, 16, 21]
+    assert found(4, 1e-3) > 11
+    assert found(4, 0.5) < 4 * math.log10(8)
+
+
+def test_large_bets_lose_what_was_expected_times_the_bet_and_end_before_they_lose_all() -> None:
+    small, large = eprocess._BETS, eprocess._LARGE_BETS
+    for expected in (1e-3, 1.0):
+        left = [*((1 - bet) ** expected for bet in small), *(max(0.0, 1 - bet * expected) for bet in large)]
+        assert eprocess.excess(Sums.of_blocks([], [expected])) == pytest.approx(math.log(np.mean(left)), abs=1e-4)
+
+
 def test_a_share_at_the_null_is_seldom_accused_however_often_one_looks() -> None:
     rng = np.random.default_rng(3)
     accused = 0
@@ -89,12 +110,13 @@ def test_one_side_of_a_coin_is_found_and_which_one_makes_no_difference(sides: bo
 def test_an_e_value_is_bounded_by_the_best_bet_on_what_happened() -> None:
     """Whatever the sums: none may claim more than the product that they stand for."""
     rng = np.random.default_rng(4)
-    for _ in range(200):
-        count = int(rng.integers(1, 50))
-        scores, expected = rng.exponential(rng.choice([0.1, 1, 20]), count), rng.uniform(0, 1, count)
+    for _ in range(400):
+        count, most = int(rng.integers(1, 50)), rng.choice([1, 1e-2, 1e-4])
+        scores, expected = rng.exponential(rng.choice([0.1, 1, 20]), count), rng.uniform(0, most, count)
         products = [
             np.log1p(bet * np.minimum(scores, SCORE_MAX)).sum() + np.log1p(-bet * expected).sum()
-            for bet in np.geomspace(2**-12, 7 / 8, 60)
+            for bet in (*np.geomspace(2**-12, 7 / 8, 60), *np.geomspace(1, 2**12, 60))
+            if bet <= 7 / 8 or bet * expected.sum() < 1
         ]
         assert eprocess.excess(Sums.of_blocks(scores, expected)) <= max(products) + 1e-9
 
