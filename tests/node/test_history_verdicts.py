@@ -248,7 +248,8 @@ def test_a_cooler_temperature_is_convicted_by_its_sums_and_an_honest_seat_beside
     kept = [one for service in services for one in service._evidence.all() if one.receipt.details.history]
     assert {one.receipt.details.node for one in kept} == {cheat.address}
     assert {one.receipt.samples for one in kept} == {0}
-    hard = next(one for one in kept if one.receipt.outcome == Outcome.HARD)
+    found = [one for one in kept if one.receipt.outcome == Outcome.HARD]
+    hard = max(found, key=lambda one: len(json.loads((one.folder / "history.json").read_bytes())[1]))
     again = replay(hard, stage.tiny.model)
     assert [row for row in compare(hard.receipt.details, again) if not row["same"]] == []
     rounds(*services)
