@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,14 @@ _MEMINFO = Path("/proc/meminfo")
 _UNBOUNDED = 1 << 62
 _THREADS_MAX = 16  # more wait for the disk, and for Python
 _THREADS_SHARE = 8  # one part in so many of the free memory is for threads: the rest is the work's own
+_FULL = 100  # collections of the second generation for one of all; Python's own: 10
+
+
+def collect_seldom() -> None:
+    """For processes that import torch and transformers, all of which stays: they would spend a fifth of their start on looking through it again
+    and again. What is young is collected as ever: cycles of it hold tensors, and those count (trainer/planning)."""
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _FULL)
 
 
 def memory_bytes() -> int:

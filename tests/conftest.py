@@ -18,6 +18,8 @@ from swarm.anvil import Anvil
 from swarm.tiny_run import TinyRun
 from swarm.world import World
 
+from protocol.resources import collect_seldom
+
 # A shell starts background jobs with SIGINT ignored, and whatever the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,6 +32,7 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and the libraries that they import are looked through no more: each full collection would take a third of a second."""
     gc.enable()
     gc.freeze()
+    collect_seldom()
 
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair

@@ -16,7 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _CHECKOUT = ("node", "protocol", "scripts", "trainer")
-_LEFT_OUT = shutil.ignore_patterns("__pycache__")
 
 
 def blocks(page: str) -> list[list[str]]:
@@ -39,7 +38,9 @@ class Machine:
         self._state = folder / "state.sh"
         self._state.write_text(f"cd '{self.checkout}'\n")
         for room in _CHECKOUT:
-            shutil.copytree(ROOT / room, self.checkout / room, ignore=_LEFT_OUT)
+            shutil.copytree(
+                ROOT / room, self.checkout / room
+            )  # with what is compiled, which keeps to the times of the files
         (self.checkout / "contracts").symlink_to(ROOT / "contracts")
         (self.checkout / "scripts/setup").write_text("#!/bin/sh\n")
         self._make_python()

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from threading import Thread
 
+from protocol.resources import collect_seldom
+
 BEAT_SECONDS = 1.0
 """Between two looks at the parent, and between two signs of life."""
 
@@ -46,6 +48,7 @@ class Server(ABC):
 
 def run(make: Callable[[Connection], Server]) -> None:
     """The main of such a module."""
+    collect_seldom()
     Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     make(Connection(int(sys.argv[2]))).serve()
 

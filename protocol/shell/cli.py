@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 
 from protocol import __version__
 from protocol.errors import MurmurationError, UsageError
+from protocol.resources import collect_seldom
 from protocol.shell import machine
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def if_interrupted(say: Callable[[], str]) -> None:
 
 def run(application: typer.Typer, name: str) -> None:
     """Runs a command line and ends the process with the exit code of what happened."""
+    collect_seldom()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without ✓ shows ?, and the command does not end there
     try:

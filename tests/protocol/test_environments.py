@@ -296,7 +296,14 @@ def test_the_mixture_says_how_often_each_environment_is_asked(tiny_run: TinyRun)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
 def test_the_environment_of_programs_that_the_page_shows_scores_and_judges_claims(install: Install) -> None:
-    install(block("# multiply.py"), name="multiply", place="multiply:Multiply")
+    limits = "CPU, TOTAL, WALL, IDLE = 2.0, 4.0, 11.0, 1.0"
+    page = block("# multiply.py")
+    assert limits in page
+    install(
+        page.replace(limits, "CPU, TOTAL, WALL, IDLE = 0.25, 0.5, 11.0, 1.0"),
+        name="multiply",
+        place="multiply:Multiply",
+    )
     with EnvironmentSandbox([runfile.environment_alone("multiply", "any", {}, [])]) as sandbox:
         (problem,) = sandbox.problems([0])
         assert problem.answer is not None

@@ -90,6 +90,16 @@ def found(spec: EnvironmentSpec, deadline: float = 20.0) -> dict[str, Observatio
     return {seen.name: seen for seen in inspection.examine(spec, problems=8, deadline=deadline)}
 
 
+def up_to_replies(spec: EnvironmentSpec, turns: int) -> dict[str, Observation]:
+    """What is found before an attack begins: `replies the same` comes last of it."""
+    of: dict[str, Observation] = {}
+    for seen in inspection.examine(spec, problems=4, turns=turns):
+        of[seen.name] = seen
+        if seen.name == "replies the same":
+            break
+    return of
+
+
 def test_the_pages_environment_passes(install: Install) -> None:
     install(block("# sums.py"))
     told = CliRunner().invoke(app, ["check", "sums", "--set", "digits=3", "--problems", "8", "--json"])
@@ -217,7 +227,7 @@ def test_a_reward_that_depends_on_the_hash_seed_is_named(score: str, failed: str
 def test_a_later_reply_that_depends_on_the_hash_seed_is_named(length: int, install: Install) -> None:
     install(TALKATIVE.replace("LENGTH", str(length)), name="faithless", place="faithless:Faithless")
     spec = runfile.environment_alone("faithless", "numbers", {}, [])
-    of = {seen.name: seen for seen in inspection.examine(spec, problems=4, turns=max(8, length))}
+    of = up_to_replies(spec, max(8, length))
     assert {name for name, seen in of.items() if seen.holds is False} == {"replies the same"}
     assert f", turn {length} of {max(8, length)}, under PYTHONHASHSEED=" in of["replies the same"].detail
 
@@ -249,7 +259,7 @@ def test_every_command_of_a_tool_that_is_known_is_looked_at(
 ) -> None:
     install(TWO_COMMANDS.replace("CALL", call), name="faithless", place="faithless:Faithless")
     spec = runfile.environment_alone("faithless", "numbers", {}, [])
-    of = {seen.name: seen for seen in inspection.examine(spec, problems=4, turns=2)}
+    of = up_to_replies(spec, 2)
     assert of["replies the same"].holds is holds and said in of["replies the same"].detail
 
 

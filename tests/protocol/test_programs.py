@@ -279,6 +279,13 @@ def test_a_loop_without_end_is_ended_by_its_cpu_time() -> None:
     assert run.status == -9 and run.cpu >= 0.5, run
 
 
+@pytest.mark.skipif(not idleness.is_counted(), reason="this kernel does not say what a program does")
+def test_a_loop_without_end_is_ended_soon_after_what_it_may_take() -> None:
+    """Which is measured from outside: the kernel's own limit is in whole seconds, and leaves room for its ticks."""
+    runs = ran("while True: pass", "", "", cpu=0.2)
+    assert all(run.status == -9 and 0.2 < run.cpu < 1 for run in runs), runs
+
+
 def test_what_waits_is_ended_by_the_clock_and_took_no_cpu_time() -> None:
     (run,) = ran("import time; time.sleep(1000)", wall=0.5)
     assert run.status == -9 and run.wall >= 0.5 and run.cpu < 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,14 @@ def test_cores_in_use_are_left_to_who_uses_them(monkeypatch: pytest.MonkeyPatch)
     for load, expected in ((0.2, 8), (3.4, 5), (7.9, 1), (40.0, 1)):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert resources.idle_cores() == expected
+
+
+def test_only_collections_of_everything_become_seldom() -> None:
+    """Young cycles may hold tensors."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        resources.collect_seldom()
+        assert gc.get_threshold() == (700, 10, 100)
+    finally:
+        gc.set_threshold(*before)

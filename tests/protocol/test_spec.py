@@ -16,10 +16,26 @@ from protocol.environments import assignment, taskfile
 from protocol.environments.problems import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
 from protocol.runspec import RunSpec
-from protocol.settings import write_toml
+from protocol.settings import read_toml, write_toml
 from protocol.shell import runfile
 from tests.protocol.test_probe import a_probe
 from tests.tasks_in_process import score, task_set
+
+_drawn: dict[str, Any] = {}
+
+
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same environments again are not drawn from a second time."""
+    draw = runfile.environments
+
+    def environments(file: Path) -> Any:
+        table = str(read_toml(file)["spec"]["environments"])
+        if table not in _drawn:
+            _drawn[table] = draw(file)
+        return _drawn[table]
+
+    monkeypatch.setattr(runfile, "environments", environments)
 
 
 def test_the_digest_names_the_spec(tiny_run: TinyRun) -> None:
@@ -184,7 +200,7 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(
-    tmp_path: Path, tiny_run: TinyRun, path: tuple[str | int, ...], value: Any, complaint: str
+    tmp_path: Path, tiny_run: TinyRun, drawn_once: None, path: tuple[str | int, ...], value: Any, complaint: str
 ) -> None:
     tables = run_tables()
     place: Any = tables["spec"]

@@ -29,13 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def seen(folder: Path, dtype: str) -> list[dict[str, Any]]:
-    torchrun(2, folder, dtype, module="tests.trainer.sized")
-    return [json.loads((folder / f"{dtype}-{rank}.json").read_text()) for rank in range(2)]
+def seen(folder: Path, scene: str) -> list[dict[str, Any]]:
+    torchrun(2, folder, scene, module="tests.trainer.sized")
+    return [json.loads((folder / f"{scene}-{rank}.json").read_text()) for rank in range(2)]
 
 
 def test_two_ranks_read_a_model_that_neither_holds_whole(folder: Path) -> None:
-    for rank in seen(folder, "float32"):
+    for rank in seen(folder, "read"):
         assert rank["loading"] < READING_MAX * rank["whole"]
         assert rank["equal"], "weights differ from the folder's"
         assert rank["tied"], "head and embedding are no longer one"

@@ -254,9 +254,8 @@ def _plot(path: Path, name: str, of: FittedLimits, measured: Measurements) -> No
     axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (label, checked) in zip(axes, rows.items(), strict=True):
         values = [value for c in checked for value in c.values[name]]
-        axis.hist(
-            values, bins=edges, weights=np.full(len(values), 1 / len(values)), color="C0" if label == "honest" else "C1"
-        )
+        share = np.histogram(values, edges)[0] / len(values)
+        axis.stairs(share, edges, fill=True, color="C0" if label == "honest" else "C1")
         axis.axvline(of.soft, color="0.4", linestyle="--", linewidth=1)
         axis.axvline(of.hard, color="0.1", linewidth=1)
         axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)

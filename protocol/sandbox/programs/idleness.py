@@ -39,13 +39,14 @@ class _Look:
 
 
 class Idleness:
-    """Of one test. `seconds` is what was seen so far; `pause` how long the next look may wait."""
+    """Of one test. `seconds` is what was seen so far, and `cpu` what its process computed; `pause` how long the next look may wait."""
 
     def __init__(self, first: int | None) -> None:
         self._first = first
         self._pid: int | None = None
         self._since: _Look | None = None
         self.seconds = 0.0
+        self.cpu = 0.0
         self._unknown = 0.0
         self.pause = _FIRST_S
         self._next = time.monotonic()
@@ -56,6 +57,7 @@ class Idleness:
         since = self._since
         if found is None:
             return self.seconds
+        self.cpu = found.cpu
         self.pause = min(_MOST_S, 2 * self.pause)
         self._next = found.after + self.pause
         if since is None or "D" in found.states:

@@ -221,7 +221,7 @@ class Sandboxed:
                 if seen is None and report and not rest:
                     seen = Idleness(self._first_pid)
                 is_cut = is_cut or sum(map(len, outputs.values())) > case.output
-                if not self.is_spent and (is_cut or (seen and seen.look() > idle)):
+                if not self.is_spent and (is_cut or (seen and (seen.look() > idle or seen.cpu > trial.cpu))):
                     for source in (*outputs, *([self._ask] if rest else [])):
                         selector.unregister(source)
                     self._stop()
