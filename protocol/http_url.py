@@ -41,6 +41,15 @@ def host_and_port(url: str) -> str:
         return ""
 
 
+def is_of_this_machine(url: str) -> bool:
+    """Whether any URL names the loopback."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def without_secrets(url: str) -> str:
     """A URL for logs, errors and people: user name, path and query hold the customers' keys of RPC providers."""
     scheme = url.partition("://")[0] if "://" in url else "http"

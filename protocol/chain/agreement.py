@@ -19,6 +19,7 @@ from protocol.chain.ethereum import code_request
 from protocol.chain.transport import Request
 from protocol.chain.types import Policy
 from protocol.errors import RpcUnavailable, WrongChain
+from protocol.http_url import is_of_this_machine
 
 _SECONDS = 5.0
 """For each answer of an endpoint that nobody configured."""
@@ -143,7 +144,10 @@ def _digest(one: Chain, address: str) -> str:
 
 
 def _own_endpoint(chain: Chain) -> list[Chain]:
+    """Not of a chain that is on this machine alone, and has the number of a public one: nobody else knows that."""
     name = networks.Name.of(chain.chain_id)
+    if all(map(is_of_this_machine, chain.endpoints)):
+        return []
     if name is None or not name.network.is_public or name.network.rpc in chain.endpoints:
         return []
     return [Chain(name.network.rpc, chain.runs.address, timeout=_SECONDS)]

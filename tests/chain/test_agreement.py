@@ -16,6 +16,7 @@ from protocol.chain.command import journal_path, open_sender
 from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.sender import SendLimits
 from protocol.errors import RpcUnavailable, WrongChain
+from protocol.http_url import is_of_this_machine
 from protocol.identity import Key
 from protocol.shell.money import deposit
 from tests.chain.paying import deposits
@@ -146,6 +147,8 @@ def test_on_a_public_network_its_own_endpoint_is_asked_too(
     public = networks.Network(chain.chain_id, honest.url)
     monkeypatch.setitem(networks.NETWORKS, networks.Name.ANVIL, public)
     monkeypatch.setattr(networks.Network, "is_public", True)
+    assert require_agreement(chain).told == (faulty.url,), "nor of one that is on this machine alone"
+    monkeypatch.setattr("protocol.chain.agreement.is_of_this_machine", lambda _: False)
     with pytest.raises(WrongChain, match="do not agree on Bonds"):
         require_agreement(chain)
     faulty.fault = lambda method, params: None
@@ -245,3 +248,9 @@ def test_leave_for_our_contracts_is_sent_after_a_kill(
     first.close()
     open_sender(world.chain, key, tmp_path / "key.json", SendLimits()).close()
     assert world.chain.allowance(key.address, world.chain.bonds.address) == TOKEN
+
+
+def test_which_urls_are_of_this_machine() -> None:
+    here = "http://127.0.0.1:8545", "http://localhost", "http://[::1]:1", "https://user:pass@127.9.9.9/key"
+    there = "https://sepolia.base.org", "http://10.0.0.1", "http://localhost.example", "http://[", "", "127.0.0.1:8545"
+    assert [is_of_this_machine(url) for url in (*here, *there)] == [True] * len(here) + [False] * len(there)
