@@ -13,7 +13,7 @@ from protocol.chain import Chain, gas
 from protocol.chain.faucet import TokenFaucet
 from protocol.chain.sender import Sender
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ChainError, ConfigError, InsufficientFunds
+from protocol.errors import ChainError, ConfigError, InsufficientFunds, RpcUnavailable
 from protocol.shell.gas import SUBMISSION_GAS, SUBMISSIONS_LOW
 from protocol.shell.money import ether, tokens
 
@@ -53,7 +53,7 @@ class Spending:
         asked = TokenFaucet(chain, faucet) if faucet and chain.token_balance(operator) < stake else None
         given = _promised(chain, asked, operator, stake) if asked else 0
         full = _price(chain, fee_max) * NODE_GAS
-        passed = full if chain.balance(node) * _DEARER < full else 0
+        passed = full if _most_shown(chain, node) * _DEARER < full else 0
         steps = (FAUCET_GAS, asked), (ETHER_GAS, passed), (DEPOSIT_GAS, stake), (JOIN_GAS, not is_seated)
         return cls(node, operator, stake, asked, given, passed, sum(gas for gas, is_due in steps if is_due), fee_max)
 
@@ -101,13 +101,26 @@ def gather(
         drip = spending.faucet.drip(operator)
         sender.let_go(drip.doing)  # what an earlier command asked for is in the balances by now
         sender.send(drip)
-    if spending.passed and chain.balance(spending.node) * _DEARER < spending.passed:
+    if spending.passed and _most_shown(chain, spending.node) * _DEARER < spending.passed:
         say(f"passing {_rounded(spending.passed)} on to the node key")
         passing = replace(
             chain.transfer_ether(spending.node, spending.passed), doing="passing gas money to the node key"
         )
         sender.let_go(passing.doing)
         sender.send(passing)
+
+
+def _most_shown(chain: Chain, node: str) -> int:
+    """Wei of a node by the endpoint that shows most, so that no other has gas money passed again. Raises RpcUnavailable where none answers."""
+    shown, problem = [], RpcUnavailable(f"{chain.rpc} did not answer")
+    for one in chain.singles:
+        try:
+            shown.append(one.balance(node))
+        except RpcUnavailable as error:
+            problem = error
+    if not shown:
+        raise problem
+    return max(shown)
 
 
 def _price(chain: Chain, most: int) -> int:

@@ -37,16 +37,18 @@ class Agreement:
     """Of the run that was asked about."""
 
 
-def require_agreement(chain: Chain, *, run: int | None = None, spender: str | None = None) -> Agreement:
-    """Each endpoint that answers names the contracts that `chain` uses, with the code this package ships, the same policy of `run`, and the same
-    code at `spender`. On a public network its own endpoint is asked too.
+def require_agreement(
+    chain: Chain, *, run: int | None = None, node: str | None = None, spender: str | None = None
+) -> Agreement:
+    """Each endpoint that answers names the contracts that `chain` uses, with the code this package ships, the same policy of `run` and seat of
+    `node` in it, and the same code at `spender`. On a public network its own endpoint is asked too.
 
     Raises WrongChain where one says otherwise, RpcUnavailable where none answers, or one of them not to the end.
     """
     asked, policy = [*chain.singles, *_own_endpoint(chain)], None if run is None else chain.policy(run)
     if len(asked) == 1:
         return Agreement((chain.rpc,), (), policy)
-    expected, names = _said_of(chain, policy), _named(chain)
+    expected, names = _said_of(chain, policy, run, node), _named(chain)
     first, told, silent, problem = "", dict[str, object](), list[str](), RpcUnavailable(f"{chain.rpc} did not answer")
     for one in asked:
         try:
@@ -54,10 +56,12 @@ def require_agreement(chain: Chain, *, run: int | None = None, spender: str | No
         except EndpointsDisagree:
             raise
         except RpcUnavailable as error:
+            if one.provider.is_there(one.place):
+                raise _not_to_the_end(one, error) from error
             problem = error
             silent.append(one.rpc)
             continue
-        said = _all_of(one, chain_id, chain.chain_id, names, run, spender)
+        said = _all_of(one, chain_id, chain.chain_id, names, run, node, spender)
         if not told:
             first, told = one.rpc, said
         for what, value in (told | expected).items():
@@ -71,33 +75,36 @@ def require_agreement(chain: Chain, *, run: int | None = None, spender: str | No
 
 
 def first_block(chain: Chain) -> bytes:
-    """Hash of the chain's block 0, as all endpoints that answer have it; nothing where they have none. Raises WrongChain, RpcUnavailable."""
+    """Hash of the chain's block 0, as all endpoints have it that know it; nothing where none does. Raises WrongChain, RpcUnavailable."""
     told: dict[bytes, str] = {}
+    has_answered = False
     problem = RpcUnavailable(f"{chain.rpc} did not answer")
     for one in chain.singles:
         try:
-            told.setdefault(one.block_hash(0) or b"", one.rpc)
+            found, has_answered = one.block_hash(0), True
+            if found is not None:
+                told.setdefault(found, one.rpc)
         except EndpointsDisagree:
             raise
         except RpcUnavailable as error:
             problem = error
     if len(told) > 1:
         raise WrongChain(f"{' and '.join(told.values())} do not have the same first block", hint=_HINT)
-    if not told:
+    if not has_answered:
         raise problem
-    return next(iter(told))
+    return next(iter(told), b"")
 
 
 def _all_of(
-    one: Chain, chain_id: int, expected_id: int, names: dict[str, Contract], run: int | None, spender: str | None
-) -> dict[str, object]:
+    one: Chain, chain_id: int, expected_id: int, names: dict[str, Contract], run: int | None, node: str | None, spender: str | None
+) -> dict[str, object]:  # fmt: skip
     """What an endpoint says that has begun to answer."""
     if chain_id != expected_id:
         raise WrongChain(f"{one.rpc} is chain {chain_id}, not {expected_id}", hint=_HINT)
     try:
         with one.ahead(*_requests(one, names, run)):
             one.check(expected_id)
-            said = _said_of(one, None if run is None else one.policy(run))
+            said = _said_of(one, None if run is None else one.policy(run), run, node)
             said["the token's code"] = _digest(one, one.token.address)
             if spender is not None:
                 said[f"the code at {spender}"] = _digest(one, spender)
@@ -106,10 +113,12 @@ def _all_of(
     except EndpointsDisagree:
         raise
     except RpcUnavailable as error:
-        raise RpcUnavailable(
-            f"{one.rpc} could not be asked to the end: {error}", hint="try again in a minute"
-        ) from error
+        raise _not_to_the_end(one, error) from error
     return said
+
+
+def _not_to_the_end(one: Chain, error: RpcUnavailable) -> RpcUnavailable:
+    return RpcUnavailable(f"{one.rpc} could not be asked to the end: {error}", hint="try again in a minute")
 
 
 def _requests(one: Chain, names: dict[str, Contract], run: int | None) -> list[Request]:
@@ -123,11 +132,13 @@ def _requests(one: Chain, names: dict[str, Contract], run: int | None) -> list[R
     return [*(code_request(each.address) for each in names.values()), *(call.request() for call in calls)]
 
 
-def _said_of(chain: Chain, policy: Policy | None) -> dict[str, object]:
-    """Addresses, and the fields of the policy, by what they are called."""
+def _said_of(chain: Chain, policy: Policy | None, run: int | None, node: str | None) -> dict[str, object]:
+    """Addresses, the fields of the policy, and whether a node is seated, by what they are called."""
     said: dict[str, object] = {name: contract.address for name, contract in _named(chain).items()}
     if policy is not None:
         said |= {f"the policy's {field.name}": getattr(policy, field.name) for field in fields(policy)}
+    if run is not None and node is not None:
+        said[f"the seat of {node}"] = chain.seat(run, node).role.name
     return said
 
 

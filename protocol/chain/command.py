@@ -17,13 +17,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from eth_utils import keccak, to_checksum_address
+from eth_utils import keccak
 
-from protocol.chain import networks
-from protocol.chain.access import Code
 from protocol.chain.agreement import first_block
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
+from protocol.chain.leaves import is_ours, spender_of, taking_back
 from protocol.chain.sender import Sender, SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.errors import LockHeld, PreflightError, RpcUnavailable
@@ -31,14 +30,18 @@ from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
-_APPROVE = keccak(text="approve(address,uint256)")[:4]
-_SPENDERS = ("Bonds", "Runs", "Vouchers")
+_ADDING = "depositing", "filling", "unbonding", "rebonding", "funding", "sending", "creating", "locking", "deploying"
+"""How deeds begin that add to what is there: given twice, they do twice as much. Others set a state, or take what is due."""
 _NOTHING_GAS = 21_000
 _REMEMBERED_SECONDS = 86_400.0  # for which what landed and was told to nobody is not done again by the same command
 
 
 class CommandSender(Sender):
-    """Opened with `open_sender`. What it has done counts as told once the command has ended well: `tell`."""
+    """Opened with `open_sender`. What it has done counts as told once the command has ended well: `tell`.
+
+    So does what an earlier command did that set a state, or took what was due, for this one has looked at how things stand. What adds to what is
+    there, a payment above all, is told of by a command alone that asks for the same.
+    """
 
     def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits, asker: str = "") -> None:
         """`asker`: for whom the command acts; an equal deed for another is another deed."""
@@ -50,7 +53,7 @@ class CommandSender(Sender):
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
-            self._withhold_leaves()
+            given = self._withhold_leaves()
             self._recover(lambda _: True)
             for transaction in self._untold():
                 if transaction.hash is None:
@@ -66,46 +69,34 @@ class CommandSender(Sender):
                     self._journal.tell([transaction.id])
                 elif transaction.asker == self._asker:
                     self._found.add(transaction.id)
+        for token, spender in given:
+            self.send(taking_back(self.chain, token, spender))
 
-    def _withhold_leaves(self) -> None:
+    def _withhold_leaves(self) -> list[tuple[str, str]]:
         """What an earlier command signed, that somebody may take tokens, is not sent where no contract of ours lies there by what endpoints say now: its
-        nonce is used up by nothing."""
+        nonce is used up by nothing. Of what has landed already: (token, who may take it)."""
+        given = []
         for transaction in self._journal.pending():
-            spender = _spender(transaction.data)
-            if spender is None or self._is_ours(spender):
+            spender = spender_of(transaction.data)
+            if spender is None or transaction.target is None or is_ours(self.chain, spender):
                 continue
-            log.warning(
-                "an earlier command signed that %s may take tokens, which is no contract of ours; that is not sent",
-                spender,
-            )
-            nothing = replace(
-                transaction,
-                doing=f"withholding leave from {spender}",
-                target=self.key.address,
-                data=b"",
-                gas=_NOTHING_GAS,
-            )
-            last = self._journal.attempts(transaction)[-1]
-            self._journal.renew(nothing, self._signer.dearer(nothing, last))
-
-    def _is_ours(self, address: str) -> bool:
-        """Whether every endpoint that answers says so."""
-        heard = False
-        for one in self.chain.singles:
-            with suppress(RpcUnavailable):
-                if all(one.code_at(address, name) is not Code.SHIPPED for name in _SPENDERS):
-                    return False
-                heard = True
-        if not heard:
-            raise RpcUnavailable(f"{self.chain.rpc} did not answer")
-        return True
+            log.warning("an earlier command signed that %s may take tokens, which is no contract of ours", spender)
+            if self._landing.anywhere(transaction) is not None:
+                given.append((transaction.target, spender))
+                continue
+            doing = f"withholding leave from {spender}"
+            nothing = replace(transaction, doing=doing, target=self.key.address, data=b"", gas=_NOTHING_GAS)
+            self._journal.renew(nothing, self._signer.instead(nothing, self._journal.attempts(transaction)[-1]))
+        return given
 
     def _is_old(self, transaction: Transaction) -> bool:
         """By this machine's clock, which may have been set, and by the chain's as well."""
         if self._clock.wall() - transaction.created < _REMEMBERED_SECONDS or transaction.block is None:
             return False
-        newest, landed = self.chain.block(), self.chain.block(transaction.block)
-        return newest.time - landed.time >= _REMEMBERED_SECONDS
+        for one in self.chain.best:
+            with suppress(RpcUnavailable):
+                return one.block().time - one.block(transaction.block).time >= _REMEMBERED_SECONDS
+        return False
 
     def let_go(self, doing: str) -> None:
         self._done |= {each.id for each in self._journal.untold() if each.id in self._found and each.doing == doing}
@@ -115,8 +106,11 @@ class CommandSender(Sender):
         return known is not None and known.hash is not None
 
     def tell(self) -> None:
-        """Notes that the command has said what it did, and what it found done of what it asked for."""
-        self._journal.tell(self._done)
+        """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""
+        found = [
+            each.id for each in self._journal.untold() if each.id in self._found and not each.doing.startswith(_ADDING)
+        ]
+        self._journal.tell(self._done | set(found))
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
@@ -131,12 +125,6 @@ class CommandSender(Sender):
 
     def _is(self, transaction: Transaction, call: Call, name: str | None) -> bool:
         return transaction.asker == self._asker and super()._is(transaction, call, name)
-
-
-def _spender(data: bytes) -> str | None:
-    """Who may take tokens after a call of approve(address,uint256); None of another call."""
-    is_leave = data[:4] == _APPROVE and len(data) == 68 and any(data[36:])
-    return to_checksum_address(data[16:36]) if is_leave else None
 
 
 def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, asker: str = "") -> CommandSender:
@@ -167,9 +155,6 @@ def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, aske
 
 
 def journal_path(chain: Chain, key: Key, keystore: Path) -> Path:
-    """Where the journal of commands lies. Named by the chain's own first block too, where chains without a public name come and go: a nonce means
-    nothing on another chain. Raises WrongChain where endpoints do not agree on that, for another name would forget what was done."""
-    name = networks.Name.of(chain.chain_id)
-    begins = b"" if name is not None and name.network.is_public else first_block(chain)
-    chain_name = keccak(begins + chain.chain_id.to_bytes(32, "big")).hex()[:8]
+    """Where the journal of commands lies. Named by the chain's own first block too: a nonce means nothing on another chain. Raises WrongChain where endpoints do not agree on that, for another name would forget what was done."""
+    chain_name = keccak(first_block(chain) + chain.chain_id.to_bytes(32, "big")).hex()[:8]
     return keystore.resolve().with_name(f"transactions-{key.address}-{chain_name}.sqlite")

@@ -28,6 +28,7 @@ class RpcEndpoint:
     """Monotonic seconds when that number last grew."""
     silent_since: float | None = None
     """Monotonic seconds of the first failure since it last answered; None: it answers, or was not asked yet."""
+    has_answered: bool = False
     is_busy: bool = False
     """Whether its last failure was that it asks to be left alone."""
     is_stale: bool = False

@@ -206,14 +206,21 @@ class Endpoints:
 
     def lags(self, place: int) -> bool:
         endpoint, now = self._endpoints[place], self.clock.monotonic()
-        is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and any(
+        ahead = sum(
             other.head > endpoint.head + LAG_BLOCKS and other.moved > endpoint.moved for other in self._endpoints
         )
+        needed = min(2, max(1, len(self._endpoints) - 1))  # what one of three claims alone makes nobody late
+        is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and ahead >= needed
         return endpoint.is_stale or endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
 
     def head(self, place: int) -> int:
         """Number of the block that it last called its newest; 0: it has named none."""
         return self._endpoints[place].head
+
+    def is_there(self, place: int) -> bool:
+        """Whether it has answered anything, or said that it is busy, so that its silence says nothing."""
+        endpoint = self._endpoints[place]
+        return endpoint.has_answered or endpoint.is_busy
 
     def is_gone(self, place: int) -> bool:
         """Whether it has failed to answer for PATIENCE_SECONDS, whatever it was asked."""
@@ -288,6 +295,7 @@ class Endpoints:
     def _note_answer(self, endpoint: RpcEndpoint) -> None:
         self._backoff.succeeded(endpoint.url)
         endpoint.silent_since = None
+        endpoint.has_answered = True
 
     def _note_failure(self, endpoint: RpcEndpoint, error: Failed) -> None:
         endpoint.last_error, endpoint.is_busy = str(error), error.reason == "busy"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from protocol.chain.client import Chain
@@ -34,13 +35,13 @@ def intrinsic(target: str | None, data: bytes) -> int:
     return _TRANSACTION + max(_TOKEN * tokens + creation, _TOKEN_FLOOR * tokens)
 
 
-def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int, *, largest: bool = False) -> int:
+def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int, *, of_most: bool = False) -> int:
     """What the best endpoint estimates whose estimate is neither below `least` nor above `most`. Where none is within, one above `most`, or else
     `least` itself, which suits a chain that asks less. Raises RpcRefusal where more than half of those that answer say that the call would revert,
-    RpcUnavailable where no endpoint gives an estimate. `largest`: of those within; the best one's was too low before."""
+    RpcUnavailable where no endpoint gives an estimate. `of_most`: the median of those within, the higher of two; the best one's was wrong before."""
     problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
     reverts: list[RpcRefusal] = []
-    within = 0
+    within: list[int] = []
     for one in chain.best:
         try:
             with one.errors("estimating gas", passing=(RpcRefusal,)):
@@ -57,8 +58,8 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
             problem = error
             continue
         if least <= found <= most:
-            within = max(within, found)
-            if not largest:
+            within.append(found)
+            if not of_most:
                 break
         elif found > most:
             high = high or found
@@ -67,7 +68,7 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
             is_low = True
             log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, least)
     if within or high:
-        return within or high
+        return sorted(within)[len(within) // 2] if within else high
     if is_low:
         return least
     raise reverts[0] if reverts else problem
@@ -139,3 +140,13 @@ def can_pay(chain: Chain, account: str, wei: int) -> bool:
     if not has_answered:
         raise problem
     return False
+
+
+def most_show(chain: Chain, account: str, wei: int) -> bool:
+    """Whether more than half of the endpoints that answer show so much gas money."""
+    has, answered = 0, 0
+    for one in chain.best:
+        with suppress(RpcUnavailable), one.errors("reading a balance"):
+            has += one.ethereum.balance(account) >= wei
+            answered += 1
+    return 2 * has > answered

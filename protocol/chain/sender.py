@@ -74,7 +74,7 @@ _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
 _FAILED = 16  # of the newest failures, among which the same call is looked for
-_DOUBTED_SECONDS = 3600.0  # after a failure, in which the largest estimate is taken
+_DOUBTED_SECONDS = 3600.0  # after a failure, in which the median of estimates is taken
 
 _TRANSACTIONS = metrics.counter(
     "murmur_transactions_total",
@@ -206,12 +206,12 @@ class Sender:
     def _gas(self, call: Call) -> int:
         return self._gas_of(call.doing, self.encode(call), call.room)
 
-    def _gas_of(self, doing: str, content: Content, room: int) -> int:
+    def _gas_of(self, doing: str, content: Content, room: int, *, of_most: bool = False) -> int:
         since = (
             self._clock.wall() - _DOUBTED_SECONDS
         )  # an endpoint that estimates too little does so for whatever it is asked
         has_failed = any(each.content == content or each.created > since for each in self._journal.failed(_FAILED))
-        return self._signer.gas_of(doing, *content, room, has_failed=has_failed)
+        return self._signer.gas_of(doing, *content, room, of_most=of_most or has_failed)
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
@@ -249,9 +249,13 @@ class Sender:
 
     def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
         with self.chain.errors(call.doing):
-            needed, (target, data, value), fee = self._gas(call), self.encode(call), self._signer.fee()
-            if not self._can_pay(needed * fee + value):
-                fee = self._signer.fee(of_most=True)  # the endpoint that named the price may be alone with it
+            needed, (target, data, value) = self._gas(call), self.encode(call)
+            fee = self._signer.fee(of_most=bool(self._journal.dropped()))
+            if not self._can_pay(needed * fee + value):  # the endpoint that named price and gas may be alone with that
+                needed, fee = (
+                    self._gas_of(call.doing, self.encode(call), call.room, of_most=True),
+                    self._signer.fee(of_most=True),
+                )
                 if not self._can_pay(needed * fee + value):
                     raise self._cannot_pay(call.doing)
         draft = Transaction(
@@ -325,7 +329,11 @@ class Sender:
         """What follows where most endpoints that answer do not take a raw transaction."""
         doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
         gone = sum(map(self.chain.provider.is_gone, range(len(self.chain.singles))))  # silent for a minute
-        if said.mostly(Refusal.UNPAID) and unpaid + said.taken + gone >= len(self.chain.singles):
+        if (
+            said.mostly(Refusal.UNPAID)
+            and unpaid + said.taken + gone >= len(self.chain.singles)
+            and not (said.taken and self._is_paid(attempt, transaction))
+        ):
             self._drop(transaction)
         if said.of(Refusal.USED):
             user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
@@ -341,10 +349,16 @@ class Sender:
             self._replace(transaction, attempt)
         elif said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:
             return enlarged
-        elif said.mostly(Refusal.SMALL) or said.mostly(Refusal.OTHER):
+        elif not said.taken and (said.mostly(Refusal.SMALL) or said.mostly(Refusal.OTHER)):
             error = said.first()
             raise _Refused(f"{doing}: the endpoint refuses the transaction: {str(error)[:200]}") from error
         return transaction
+
+    def _is_paid(self, attempt: Attempt, transaction: Transaction) -> bool:
+        """Whether most endpoints show the means for it."""
+        return gas.most_show(
+            self.chain, self.key.address, attempt.fee * (attempt.gas or transaction.gas) + transaction.value
+        )
 
     def _drop(self, transaction: Transaction) -> None:
         """Gives up what no endpoint takes, so that nothing waits behind it, unless something does already. Raises InsufficientFunds."""
@@ -451,7 +465,10 @@ class Sender:
         with self.chain.errors("reading the nonce"):
             count = self.chain.ethereum.transaction_count(self.key.address)
         expected = max(self._used, self._journal.next_nonce())
-        return count if count <= expected else self._finality.count()  # what has a nonce too high never lands
+        is_credible = (
+            expected > 0 and count <= expected
+        )  # what has a nonce too high never lands, and a new journal knows of none too low
+        return count if is_credible or (len(self.chain.singles) == 1 and count <= expected) else self._finality.count()
 
     def _nonce(self) -> int:
         return max(self._used, self._journal.next_nonce())

@@ -48,13 +48,13 @@ class Signer:
         return {"from": self._key.address, **to, "value": hex(value), "data": f"0x{data.hex()}"}
 
     def gas_of(
-        self, doing: str, target: str | None, data: bytes, value: int, room: int, *, has_failed: bool = False
+        self, doing: str, target: str | None, data: bytes, value: int, room: int, *, of_most: bool = False
     ) -> int:
-        """What a call may use: others' transactions may come before it, and make it do more than as of the estimate. `has_failed`: the same did
-        before. Raises TransactionReverted, also where it is more than the limit, RpcRefusal or RpcUnavailable."""
+        """What a call may use: others' transactions may come before it, and make it do more than as of the estimate. `of_most`: the best
+        endpoint's estimate was wrong before, or may be. Raises TransactionReverted, also where it is more than the limit, RpcRefusal or RpcUnavailable."""
         least, most = gas.intrinsic(target, data), int(self._limits.gas / _GAS_HEADROOM)
         fields = self.fields(target, data, value)
-        needed = int(gas.estimate(self._chain, fields, least, most, largest=has_failed) * _GAS_HEADROOM)
+        needed = int(gas.estimate(self._chain, fields, least, most, of_most=of_most) * _GAS_HEADROOM)
         if needed > self._limits.gas:
             raise TransactionReverted(
                 f"{doing} needs {needed} gas, more than the cap of {self._limits.gas}",
@@ -80,6 +80,11 @@ class Signer:
             fields["to"] = transaction.target
         raw = bytes(Account.sign_transaction(fields, self._key.secret).raw_transaction)
         return Attempt(keccak(raw), raw, fee, tip, self._clock.wall(), transaction.gas)
+
+    def instead(self, transaction: Transaction, attempt: Attempt) -> Attempt:
+        """Of another transaction with the nonce of `attempt`, as dear as may be to take its place."""
+        fee = min(self._limits.fee, max(int(attempt.fee * _BUMP), gas.offer(gas.median_base_fee(self._chain))))
+        return self.sign(transaction, fee, min(int(attempt.tip * _BUMP) + 1, fee))
 
     def dearer(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         """One that takes the place of `attempt`; that one itself where it offers as much as it may."""

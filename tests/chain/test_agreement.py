@@ -122,20 +122,16 @@ def test_other_code_and_another_policy_are_contradictions(
 def test_one_that_is_silent_contradicts_nobody(
     world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, two: Callable[..., Chain]
 ) -> None:
-    chain = two(liar_first=False)
-    chain.check()
+    """From the beginning: one that has answered is asked to the end."""
 
     def hang(method: str, params: Any) -> bytes | None:
         raise Hang
 
     faulty.fault = hang
+    chain = two(liar_first=False)
     found = require_agreement(chain, run=world.run)
     assert (found.told, found.silent) == ((honest.url,), (faulty.url,))
-    honest.fault = hang
     faulty.released.set()
-    honest.released.set()
-    with pytest.raises(RpcUnavailable):
-        require_agreement(chain, run=world.run)
 
 
 def test_on_a_public_network_its_own_endpoint_is_asked_too(
@@ -156,25 +152,6 @@ def test_on_a_public_network_its_own_endpoint_is_asked_too(
     assert require_agreement(chain).told == (faulty.url, honest.url)
 
 
-def test_a_contradiction_is_not_forgotten_because_the_rest_did_not_come(
-    world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, two: Callable[..., Chain]
-) -> None:
-    """The honest one is asked to leave off at once: a rate limit."""
-    faulty.fault = Liar(world, "bonds")
-    chain, key = two(liar_first=True), newcomer(world)
-    chain.check()
-
-    def limited(method: str, _: Any) -> bytes | None:
-        if method in ("eth_call", "eth_getCode"):
-            raise Refuse(429)
-        return None
-
-    honest.fault = limited
-    with pytest.raises(RpcUnavailable, match="could not be asked to the end"):
-        deposit(Sender(chain, key), key.address, TOKEN)
-    assert world.chain.ethereum.transaction_count(key.address) == 0
-
-
 def test_endpoints_that_hold_different_blocks_leave_nobody_out(
     two: Callable[..., Chain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,41 +170,84 @@ def test_endpoints_that_hold_different_blocks_leave_nobody_out(
         require_agreement(chain)
 
 
-@pytest.mark.parametrize("told", ["0x" + "cd" * 32, None])
-def test_where_first_blocks_differ_no_other_journal_is_begun(
-    world: World, faulty: FaultyEndpoint, two: Callable[..., Chain], told: str | None, tmp_path: Path
-) -> None:
+def first_block_of(world: World, told: str | None) -> Callable[[str, Any], bytes | None]:
     def fault(method: str, params: Any) -> bytes | None:
         if method != "eth_getBlockByNumber" or params[0] != "0x0":
             return None
         return result(told and {**world.anvil.request(method, *params), "hash": told})
 
-    chain, key = two(liar_first=True), Key.generate()
-    path = journal_path(chain, key, tmp_path / "key.json")
-    faulty.fault = fault
-    with pytest.raises(WrongChain, match="do not have the same first block"):
-        journal_path(chain, key, tmp_path / "key.json")
-    faulty.fault = lambda *_: None
-    assert journal_path(chain, key, tmp_path / "key.json") == path
+    return fault
 
 
-def test_leave_that_was_signed_on_a_liars_word_is_not_sent_later(
-    world: World, faulty: FaultyEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_first_blocks_differ_no_other_journal_is_begun(
+    world: World, faulty: FaultyEndpoint, two: Callable[..., Chain], tmp_path: Path
 ) -> None:
-    """Killed before it was sent; then another endpoint is asked."""
+    chain, key, place = two(liar_first=True), Key.generate(), tmp_path / "key.json"
+    path = journal_path(chain, key, place)
+    faulty.fault = first_block_of(world, None)
+    assert journal_path(chain, key, place) == path, "one that has forgotten it"
+    faulty.fault = first_block_of(world, "0x" + "cd" * 32)
+    with pytest.raises(WrongChain, match="do not have the same first block"):
+        journal_path(chain, key, place)
+    alone = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    assert journal_path(alone, key, place) != path, "another chain of the same number"
+
+
+@pytest.mark.parametrize("limited", [{"eth_chainId"}, {"eth_call", "eth_getCode"}])
+def test_an_endpoint_that_was_there_is_not_left_out(
+    world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, two: Callable[..., Chain], limited: set[str]
+) -> None:
+    faulty.fault = Liar(world, "bonds")
+    chain, key = two(liar_first=True), newcomer(world)
+    chain.check()
+
+    def fault(method: str, _: Any) -> bytes | None:
+        if method in limited:
+            raise Refuse(429)
+        return None
+
+    honest.fault = fault
+    with pytest.raises(RpcUnavailable, match="could not be asked to the end"):
+        deposit(Sender(chain, key), key.address, TOKEN)
+    assert world.chain.ethereum.transaction_count(key.address) == 0
+
+
+def test_the_seat_of_a_node_is_what_all_say(world: World, faulty: FaultyEndpoint, two: Callable[..., Chain]) -> None:
+    node, operator, chain = Key.generate(), Key.generate(), two(liar_first=True)
+    world.seat_node(operator, node)
+    assert require_agreement(chain, run=world.run, node=node.address)
+    nobody = Key.generate()
+    asked = chain.runs.functions.seats(world.run, nobody.address).transaction()["data"]
+    shown = world.anvil.request("eth_call", chain.runs.functions.seats(world.run, node.address).transaction(), "latest")
+    faulty.fault = lambda method, params: result(shown) if method == "eth_call" and _input(params) == asked else None
+    with pytest.raises(WrongChain, match="do not agree on the seat"):
+        require_agreement(chain, run=world.run, node=nobody.address)
+
+
+@pytest.mark.parametrize("fee", ["usual", "at the cap"])
+@pytest.mark.parametrize("killed_at", ["push", "Sender._close"])
+def test_leave_that_was_signed_on_a_liars_word_does_not_last(
+    world: World, faulty: FaultyEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str, fee: str
+) -> None:
+    """Killed before it was sent, or after it had landed; then another endpoint is asked."""
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    key, faulty.fault = newcomer(world), Liar(world, "bonds")
-    misled = open_sender(
-        Chain(faulty.url, world.chain.runs.address, timeout=3), key, tmp_path / "key.json", SendLimits()
-    )
+    key, lie, limits = newcomer(world), Liar(world, "bonds"), SendLimits()
+
+    def fault(method: str, params: Any) -> bytes | None:
+        if fee == "at the cap" and method == "eth_getBlockByNumber" and params[0] == "latest":
+            return result({**world.anvil.request(method, *params), "baseFeePerGas": hex(limits.fee // 2 + 1)})
+        return lie(method, params)
+
+    faulty.fault = fault
+    misled = open_sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, tmp_path / "key.json", limits)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("protocol.chain.sender.push", killed)
+        patch.setattr(f"protocol.chain.sender.{killed_at}", killed)
         deposit(misled, key.address, TOKEN)
     misled.close()
-    one = open_sender(world.chain, key, tmp_path / "key.json", SendLimits())
+    one = open_sender(world.chain, key, tmp_path / "key.json", limits)
     assert world.chain.allowance(key.address, THEIRS) == 0
     deposit(one, key.address, TOKEN)
     one.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,15 +10,15 @@ from typing import Any
 
 import pytest
 from eth_utils import keccak
-from swarm.faulty_endpoint import FaultyEndpoint, result
+from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World, policy_for
 
 from protocol.chain import Chain, Sender
 from protocol.chain.sender import SendLimits
-from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.transaction_log import FAILED, Attempt, TransactionLog
 from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits, sender
+from tests.chain.paying import deposits, noted, sender
 
 Fault = Callable[[str, Any], bytes | None]
 GWEI = 10**9
@@ -96,7 +97,7 @@ def test_a_count_that_is_too_low_stops_no_new_journal(
     world: World, faulty: FaultyEndpoint, three: Chain, key: Key
 ) -> None:
     service = Sender(world.chain, key)
-    for _ in range(3):
+    for _ in range(13):
         service.send(world.chain.transfer_tokens(world.owner.key.address, 1))
     faulty.fault = swallowing(lambda method, _: result("0x0") if method == "eth_getTransactionCount" else None)
     Sender(three, key, limits=SendLimits(deadline=20)).send(three.deposit(key.address, TOKEN), name="deposit/1")
@@ -219,3 +220,69 @@ def test_one_is_not_alone_because_nobody_asked_the_others_lately(
     one = Sender(three, key, limits=SendLimits(deadline=10, depth=12))
     one.send(three.deposit(key.address, TOKEN), name="deposit/1")
     assert deposits(world, key.address) == 1
+
+
+@pytest.mark.parametrize("said", ["the method eth_sendRawTransaction does not exist", "insufficient funds for gas"])
+def test_what_one_takes_while_the_others_take_nothing_lands(
+    world: World, honest: list[FaultyEndpoint], three: Chain, key: Key, said: str
+) -> None:
+    """Two that serve reads alone, or that lag behind what the key was given."""
+    world.anvil.request("evm_setAutomine", False)
+    for each in honest:
+        each.fault = lambda method, _: error(-32601, said) if method == "eth_sendRawTransaction" else None
+    timer = threading.Timer(1.5, lambda: world.anvil.request("evm_setAutomine", True))
+    timer.start()
+    try:
+        Sender(three, key, limits=SendLimits(deadline=20)).send(three.deposit(key.address, TOKEN), name="deposit/1")
+    finally:
+        timer.join()
+    assert deposits(world, key.address) == 1
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_estimate_that_is_too_high_takes_nobodys_means(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key, place: int
+) -> None:
+    """Also after a failure, when more than one are asked."""
+    urls = [each.url for each in honest]
+    chain = Chain([*urls[:place], faulty.url, *urls[place:]], world.chain.runs.address, timeout=5)
+    set_base_fee(world, GWEI)
+    world.anvil.request("anvil_setBalance", key.address, hex(10**16))
+    journal = TransactionLog()
+    failed = noted(
+        journal, None, world.chain.ethereum.transaction_count(key.address) - 1, Attempt(b"x" * 32, b"", 1, 1, 0.0)
+    )
+    journal.finish(failed, FAILED, b"x" * 32, 1)
+    faulty.fault = lambda method, _: result(hex(12_700_000)) if method == "eth_estimateGas" else None
+    Sender(chain, key, journal).send(chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert deposits(world, key.address) == 1
+
+
+def test_what_one_claims_alone_makes_nobody_late(
+    world: World, faulty: FaultyEndpoint, three: Chain, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a chain that stands still, a head that only the liar knows."""
+    monkeypatch.setattr("protocol.chain.endpoints.PATIENCE_SECONDS", 0.3)
+    three.block()
+    kept: list[str] = []
+
+    def fault(method: str, params: Any) -> bytes | None:
+        head = world.anvil.request("eth_getBlockByNumber", "latest", False)
+        number = hex(int(head["number"], 16) + 20)
+        if method == "eth_blockNumber":
+            return result(number)
+        if method == "eth_getBlockByNumber" and params[0] in ("latest", number):
+            return result({**head, "number": number})
+        if method == "eth_sendRawTransaction":
+            kept.append("0x" + keccak(hexstr=params[0]).hex())
+            return result(kept[-1])
+        if method != "eth_getTransactionReceipt" or params[0] not in kept:
+            return None
+        time.sleep(0.5)
+        where = {"blockNumber": number, "blockHash": head["hash"]}
+        return result({"transactionHash": params[0], **where, "gasUsed": "0x9000", "status": "0x1", "logs": []})
+
+    faulty.fault = fault
+    with suppress(RpcUnavailable, DeadlineExceeded):
+        Sender(three, key, limits=SendLimits(deadline=4)).send(three.deposit(key.address, TOKEN), name="deposit/1")
+        assert deposits(world, key.address) == 1

@@ -157,6 +157,40 @@ def test_a_command_that_ended_well_has_told_of_what_it_asked_for_alone(world: Wo
     assert deposits(world, key.address) == 1
 
 
+def test_a_state_that_was_set_back_is_set_again(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after it had landed; then the opposite, by a command that ended well."""
+
+    def command() -> CommandSender:
+        return open_sender(world.chain, world.owner.key, tmp_path / "key.json", SendLimits(), "home")
+
+    first = command()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Sender, "_result", die)
+        first.send(world.chain.pause(world.run, True))
+    first.close()
+    for on in (False, True):
+        one = command()
+        one.send(world.chain.pause(world.run, on))
+        one.tell()
+        one.close()
+    assert world.chain.status(world.run).paused_from
+
+
+def test_a_block_that_one_endpoint_has_forgotten_stops_no_command(
+    world: World, faulty: FaultyEndpoint, opened: Opened, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("protocol.chain.transaction_log.time.time", lambda: 1.0)
+        killed(opened(), "_result")
+    landed = hex(world.chain.block_number())
+    is_asked = lambda method, params: method == "eth_getBlockByNumber" and params[0] == landed  # noqa: E731
+    world.anvil.request("evm_mine")
+    faulty.fault = lambda method, params: result(None) if is_asked(method, params) else None
+    one = opened()
+    assert one.is_done(one.chain.deposit(key.address, TOKEN))
+    one.close()
+
+
 def test_a_keystore_by_another_path_has_the_same_journal(
     world: World, opened: Opened, key: Key, tmp_path: Path
 ) -> None:

@@ -222,6 +222,21 @@ def test_a_policy_that_one_endpoint_tells_at_the_right_moment_changes_no_amount(
     assert done.code == 0 and "deposits  100 MUR" in done.err, done.err
 
 
+def test_gas_money_is_not_passed_again_because_one_endpoint_shows_none(newcomer: Newcomer) -> None:
+    world = newcomer.world
+    operator, second = rich(newcomer), FaultyEndpoint(world.anvil.rpc)
+    assert newcomer.join().code == 0
+    node = newcomer.home.address("node").lower()
+    asks_for_node = lambda method, params: method == "eth_getBalance" and params[0].lower() == node  # noqa: E731
+    second.fault = lambda method, params: result("0x0") if asks_for_node(method, params) else None
+    card = json.loads(newcomer.card.read_text())
+    newcomer.card.write_text(json.dumps(card | {"rpc": [second.url, world.anvil.rpc]}))
+    held = world.chain.balance(operator)
+    assert newcomer.join().code == 0
+    assert world.chain.balance(operator) == held
+    second.close()
+
+
 def test_a_seat_whose_operators_key_was_moved_away_takes_a_corrected_card(newcomer: Newcomer) -> None:
     rich(newcomer)
     assert newcomer.join().code == 0

@@ -74,14 +74,15 @@ def join(
     node = settings(place).value
     chain, key = open_chain(node), place.open_key("node", password_file)
     typer.echo(f"node key      {key.address}  (signs work)", err=True)
-    if chain.seat(node.chain.run, key.address).role == Role.ACTIVE and not place.keystore("operator").exists():
+    if not place.keystore("operator").exists() and chain.seat(node.chain.run, key.address).role == Role.ACTIVE:
+        require_agreement(chain, run=node.chain.run, node=key.address)
         _say_seated(place, key.address, node.chain.run)  # its operator's key was moved to a safe place
         return
     sender = operator_sender(place, node, chain, password_file, None)
     operator = sender.key.address
     typer.echo(f"operator key  {operator}  (holds the stake, receives rewards; send everything here)", err=True)
     require_not_banned(chain, node.chain.run, key.address)
-    agreed = require_agreement(chain, run=node.chain.run)
+    agreed = require_agreement(chain, run=node.chain.run, node=key.address)
     seat = look_for_seat(place, node, chain, key, agreed, hardware, invite, spec)
     spending = Spending.planned(
         chain, key.address, operator, stake=seat.missing(chain, operator), is_seated=seat.is_taken,

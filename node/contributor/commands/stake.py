@@ -94,7 +94,7 @@ def stake(
         else operator_sender(place, node, chain, password_file, operator_keystore)
     )
     require_not_banned(chain, run, node_key.address)
-    agreed = require_agreement(chain, run=run)
+    agreed = require_agreement(chain, run=run, node=node_key.address)
     seat = look_for_seat(place, node, chain, node_key, agreed, hardware, invite, spec)
     missing = seat.missing(chain, sender.key.address)
     wei = missing if amount is None else parse_tokens(amount)
