@@ -115,7 +115,7 @@ def test_an_equal_deed_for_another_home_is_another_deed(
 
 
 def test_after_a_day_the_same_is_another_deed(
-    world: World, opened: Opened, key: Key, monkeypatch: pytest.MonkeyPatch
+    world: World, faulty: FaultyEndpoint, opened: Opened, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By this machine's clock, which may have been set, and by the chain's: not what only lands now, however long ago it was signed."""
 
@@ -134,8 +134,14 @@ def test_after_a_day_the_same_is_another_deed(
     with monkeypatch.context() as patch:
         patch.setattr("protocol.chain.transaction_log.time.time", lambda: 1.0)
         killed(opened(), "_result")
-    world.anvil.request("evm_increaseTime", 86_401)
-    world.anvil.request("evm_mine")
+
+    def a_day_later(method: str, params: list[str]) -> bytes | None:
+        if method != "eth_getBlockByNumber" or params[0] != "latest":
+            return None
+        newest = world.anvil.request(method, *params)
+        return result({**newest, "timestamp": hex(int(newest["timestamp"], 16) + 86_401)})
+
+    faulty.fault = a_day_later
     again(4)
 
 
