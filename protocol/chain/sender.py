@@ -207,9 +207,7 @@ class Sender:
         return self._gas_of(call.doing, self.encode(call), call.room)
 
     def _gas_of(self, doing: str, content: Content, room: int, *, of_most: bool = False) -> int:
-        since = (
-            self._clock.wall() - _DOUBTED_SECONDS
-        )  # an endpoint that estimates too little does so for whatever it is asked
+        since = self._clock.wall() - _DOUBTED_SECONDS  # who estimates too little does so whatever it is asked
         has_failed = any(each.content == content or each.created > since for each in self._journal.failed(_FAILED))
         return self._signer.gas_of(doing, *content, room, of_most=of_most or has_failed)
 
@@ -252,10 +250,8 @@ class Sender:
             needed, (target, data, value) = self._gas(call), self.encode(call)
             fee = self._signer.fee(of_most=bool(self._journal.dropped()))
             if not self._can_pay(needed * fee + value):  # the endpoint that named price and gas may be alone with that
-                needed, fee = (
-                    self._gas_of(call.doing, self.encode(call), call.room, of_most=True),
-                    self._signer.fee(of_most=True),
-                )
+                needed = self._gas_of(call.doing, (target, data, value), call.room, of_most=True)
+                fee = self._signer.fee(of_most=True)
                 if not self._can_pay(needed * fee + value):
                     raise self._cannot_pay(call.doing)
         draft = Transaction(
@@ -356,9 +352,8 @@ class Sender:
 
     def _is_paid(self, attempt: Attempt, transaction: Transaction) -> bool:
         """Whether most endpoints show the means for it."""
-        return gas.most_show(
-            self.chain, self.key.address, attempt.fee * (attempt.gas or transaction.gas) + transaction.value
-        )
+        most = attempt.fee * (attempt.gas or transaction.gas) + transaction.value
+        return gas.most_show(self.chain, self.key.address, most)
 
     def _drop(self, transaction: Transaction) -> None:
         """Gives up what no endpoint takes, so that nothing waits behind it, unless something does already. Raises InsufficientFunds."""
@@ -465,10 +460,10 @@ class Sender:
         with self.chain.errors("reading the nonce"):
             count = self.chain.ethereum.transaction_count(self.key.address)
         expected = max(self._used, self._journal.next_nonce())
-        is_credible = (
-            expected > 0 and count <= expected
-        )  # what has a nonce too high never lands, and a new journal knows of none too low
-        return count if is_credible or (len(self.chain.singles) == 1 and count <= expected) else self._finality.count()
+        is_known = expected > 0 or len(self.chain.singles) == 1  # a new journal can tell of no count that it is too low
+        return (
+            count if is_known and count <= expected else self._finality.count()
+        )  # what has a nonce too high never lands
 
     def _nonce(self) -> int:
         return max(self._used, self._journal.next_nonce())
