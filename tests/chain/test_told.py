@@ -12,9 +12,10 @@ from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, transaction_log
-from protocol.chain.command import CommandSender, open_sender
+from protocol.chain.command import _ADDING, CommandSender, open_sender
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.vouchers import Vouchers
 from protocol.errors import InsufficientFunds, PreflightError, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import deposits, sender
@@ -195,6 +196,25 @@ def test_a_block_that_one_endpoint_has_forgotten_stops_no_command(
     one = opened()
     assert one.is_done(one.chain.deposit(key.address, TOKEN))
     one.close()
+
+
+def test_what_adds_up_is_known_by_its_words(world: World) -> None:
+    """Else a command in between would tell of a payment, which is then made twice."""
+    chain, who = world.chain, world.owner.key.address
+    policy = chain.policy(world.run)
+    adding = [
+        chain.deposit(who, 1), chain.unbond(1), chain.rebond(1), chain.fund(world.run, 1), chain.reinforce(world.run, 1),
+        chain.transfer_tokens(who, 1), chain.transfer_ether(who, 1), chain.create(policy, bytes(32)),
+        Vouchers(chain, world.vouchers).fund(world.run, 1),
+    ]  # fmt: skip
+    assert [call.doing for call in adding if not call.doing.startswith(_ADDING)] == []
+    setting = [
+        chain.pause(world.run, True),
+        chain.enlist(world.run, True),
+        chain.leave(world.run, who),
+        chain.withdraw(),
+    ]
+    assert [call.doing for call in setting if call.doing.startswith(_ADDING)] == []
 
 
 def test_a_keystore_by_another_path_has_the_same_journal(
