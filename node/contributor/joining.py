@@ -13,7 +13,7 @@ from protocol.chain import Chain, gas
 from protocol.chain.faucet import TokenFaucet
 from protocol.chain.sender import Sender
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ChainError, ConfigError, InsufficientFunds, RpcUnavailable
+from protocol.errors import ChainError, ConfigError, InsufficientFunds
 from protocol.shell.gas import SUBMISSION_GAS, SUBMISSIONS_LOW
 from protocol.shell.money import ether, tokens
 
@@ -112,15 +112,7 @@ def gather(
 
 def _most_shown(chain: Chain, node: str) -> int:
     """Wei of a node by the endpoint that shows most, so that no other has gas money passed again. Raises RpcUnavailable where none answers."""
-    shown, problem = [], RpcUnavailable(f"{chain.rpc} did not answer")
-    for one in chain.singles:
-        try:
-            shown.append(one.balance(node))
-        except RpcUnavailable as error:
-            problem = error
-    if not shown:
-        raise problem
-    return max(shown)
+    return max(chain.answers("reading a balance", lambda one: one.balance(node)))
 
 
 def _price(chain: Chain, most: int) -> int:

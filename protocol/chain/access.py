@@ -20,7 +20,7 @@ from eth_utils import to_checksum_address
 from protocol.chain import artifacts, reverts
 from protocol.chain.ahead import AskedAhead, PollRounds
 from protocol.chain.contract import Contract, EventType, Function, NoContract
-from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, EndpointsDisagree, OneEndpoint
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.chain.transport import Request
@@ -102,6 +102,27 @@ class Access:
     def _in_order(self, *, of_logs: bool) -> list[Self]:
         several = len(self.singles) > 1
         return [self.singles[place] for place in self.provider.order(of_logs=of_logs)] if several else [self]
+
+    def answers(self, doing: str, question: Callable[[Self], T]) -> Iterator[T]:
+        """What each endpoint says to `question` that answers, the best one first; who is not needed any more is not asked.
+
+        Raises RpcUnavailable in the end where none did, EndpointsDisagree at once: nobody can be believed then, and whoever it came up with is
+        not silent.
+        """
+        has_answered, problem = False, RpcUnavailable(f"{doing}: {self.rpc} did not answer")
+        for one in self.best:
+            try:
+                with one.errors(doing):
+                    said = question(one)
+            except EndpointsDisagree:
+                raise
+            except RpcUnavailable as error:
+                problem = error
+                continue
+            has_answered = True
+            yield said
+        if not has_answered:
+            raise problem
 
     def expect_blocks(self, seconds: float) -> None:
         """Takes an endpoint for lagging while its newest block is older than this; 0: never. Not for development chains.

@@ -33,23 +33,37 @@ class Agreement:
     told: tuple[str, ...]
     silent: tuple[str, ...]
     """Who did not answer at all."""
-    policy: Policy | None = None
-    """Of the run that was asked about."""
 
 
-def require_agreement(
-    chain: Chain, *, run: int | None = None, node: str | None = None, spender: str | None = None
-) -> Agreement:
-    """Each endpoint that answers names the contracts that `chain` uses, with the code this package ships, the same policy of `run` and seat of
-    `node` in it, and the same code at `spender`. On a public network its own endpoint is asked too.
+@dataclass(frozen=True)
+class RunAgreement(Agreement):
+    policy: Policy
+
+
+def require_agreement(chain: Chain, *, spender: str | None = None) -> Agreement:
+    """Each endpoint that answers names the contracts that `chain` uses, with the code this package ships, and the same code at `spender`. On a
+    public network its own endpoint is asked too.
 
     Raises WrongChain where one says otherwise, RpcUnavailable where none answers, or one of them not to the end.
     """
-    asked, policy = [*chain.singles, *_own_endpoint(chain)], None if run is None else chain.policy(run)
+    return Agreement(*_ask_all(chain, None, None, None, spender))
+
+
+def require_same_run(chain: Chain, run: int, *, node: str | None = None) -> RunAgreement:
+    """As require_agreement, of the policy of a run as well, and of whether `node` has a seat in it."""
+    policy = chain.policy(run)
+    return RunAgreement(*_ask_all(chain, policy, run, node, None), policy)
+
+
+def _ask_all(
+    chain: Chain, policy: Policy | None, run: int | None, node: str | None, spender: str | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(who told the same, who was silent)"""
+    asked = [*chain.singles, *_own_endpoint(chain)]
     if len(asked) == 1:
-        return Agreement((chain.rpc,), (), policy)
-    expected, names = _said_of(chain, policy, run, node), _named(chain)
-    first, told, silent, problem = "", dict[str, object](), list[str](), RpcUnavailable(f"{chain.rpc} did not answer")
+        return (chain.rpc,), ()
+    used, names = _said_of(chain, policy, run, node), _named(chain)
+    told, silent, problem = dict[str, dict[str, object]](), list[str](), RpcUnavailable(f"{chain.rpc} did not answer")
     for one in asked:
         try:
             chain_id = one.ask_chain_id()
@@ -62,37 +76,28 @@ def require_agreement(
             silent.append(one.rpc)
             continue
         said = _all_of(one, chain_id, chain.chain_id, names, run, node, spender)
-        if not told:
-            first, told = one.rpc, said
-        for what, value in (told | expected).items():
-            if said[what] != value:
-                raise WrongChain(
-                    f"the endpoints do not agree on {what}: {one.rpc} says {said[what]}, {first} {value}", hint=_HINT
-                )
+        for who, other in {**told, "another one": used}.items():
+            for what in said.keys() & other.keys():
+                if said[what] != other[what]:
+                    raise WrongChain(
+                        f"the endpoints do not agree on {what}: {one.rpc} says {said[what]}, {who} {other[what]}",
+                        hint=_HINT,
+                    )
+        told[one.rpc] = said
     if not told:
         raise problem
-    return Agreement(tuple(one.rpc for one in asked if one.rpc not in silent), tuple(silent), policy)
+    return tuple(told), tuple(silent)
 
 
 def first_block(chain: Chain) -> bytes:
     """Hash of the chain's block 0, as all endpoints have it that know it; nothing where none does. Raises WrongChain, RpcUnavailable."""
-    told: dict[bytes, str] = {}
-    has_answered = False
-    problem = RpcUnavailable(f"{chain.rpc} did not answer")
-    for one in chain.singles:
-        try:
-            found, has_answered = one.block_hash(0), True
-            if found is not None:
-                told.setdefault(found, one.rpc)
-        except EndpointsDisagree:
-            raise
-        except RpcUnavailable as error:
-            problem = error
+    told = {
+        found: rpc for found, rpc in chain.answers("reading the first block", lambda one: (one.block_hash(0), one.rpc))
+    }
+    told.pop(None, None)
     if len(told) > 1:
         raise WrongChain(f"{' and '.join(told.values())} do not have the same first block", hint=_HINT)
-    if not has_answered:
-        raise problem
-    return next(iter(told), b"")
+    return next(iter(told), None) or b""
 
 
 def _all_of(

@@ -93,9 +93,10 @@ class CommandSender(Sender):
         """By this machine's clock, which may have been set, and by the chain's as well."""
         if self._clock.wall() - transaction.created < _REMEMBERED_SECONDS or transaction.block is None:
             return False
-        for one in self.chain.best:
-            with suppress(RpcUnavailable):
-                return one.block().time - one.block(transaction.block).time >= _REMEMBERED_SECONDS
+        landed = transaction.block
+        with suppress(RpcUnavailable):
+            age = self.chain.answers("reading blocks", lambda one: one.block().time - one.block(landed).time)
+            return next(age) >= _REMEMBERED_SECONDS
         return False
 
     def let_go(self, doing: str) -> None:

@@ -70,15 +70,9 @@ class Finality:
 
     def count(self) -> int:
         """Transactions of the account, as more than half of the endpoints that answer have them at least. Raises RpcUnavailable."""
-        counts = []
-        for one in self._chain.best:
-            try:
-                with one.errors("reading the nonce"):
-                    counts.append(one.ethereum.transaction_count(self._account))
-            except RpcUnavailable as error:
-                log.debug("%s", error)
-        if not counts:
-            raise RpcUnavailable("no endpoint tells the next nonce")
+        counts = list(
+            self._chain.answers("reading the nonce", lambda one: one.ethereum.transaction_count(self._account))
+        )
         return sorted(counts, reverse=True)[len(counts) // 2]
 
     def user(self, nonce: int, ours: Collection[bytes]) -> bytes | None:

@@ -7,8 +7,7 @@ and written down, would stop a key for good.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from protocol.chain.client import Chain
@@ -101,16 +100,8 @@ def price(chain: Chain) -> int:
 
 def median_base_fee(chain: Chain) -> int:
     """What a block burns, in wei per gas, by the endpoints that answer; the lower one of two. Raises RpcUnavailable where none does."""
-    fees, problem = [], RpcUnavailable(f"{chain.rpc} did not answer")
-    for one in chain.best:
-        try:
-            with one.errors("reading the gas price"):
-                fees.append(one.ethereum.base_fee())
-        except RpcUnavailable as error:
-            problem = error
-    if not fees:
-        raise problem
-    return sorted(fees)[(len(fees) - 1) // 2]
+    fees = sorted(chain.answers("reading the gas price", lambda one: one.ethereum.base_fee()))
+    return fees[(len(fees) - 1) // 2]
 
 
 def offer(base: int) -> int:
@@ -125,28 +116,14 @@ def _gwei(wei: int) -> str:
 def can_pay(chain: Chain, account: str, wei: int) -> bool:
     """Whether an account has so much gas money, as any endpoint has it: what is signed and cannot be paid for is refused later, and one endpoint that
     says so now may lie or lag. Raises RpcUnavailable where none answers."""
-    problem, has_answered = RpcUnavailable(f"{chain.rpc} did not answer"), False
-    for one in chain.best:
-        try:
-            with one.errors("reading a balance"):
-                if one.ethereum.balance(account) >= wei:
-                    return True
-        except EndpointsDisagree:
-            raise
-        except RpcUnavailable as error:
-            problem = error
-            continue
-        has_answered = True
-    if not has_answered:
-        raise problem
-    return False
+    return any(_shown(chain, account, wei))
 
 
 def most_show(chain: Chain, account: str, wei: int) -> bool:
-    """Whether more than half of the endpoints that answer show so much gas money."""
-    has, answered = 0, 0
-    for one in chain.best:
-        with suppress(RpcUnavailable), one.errors("reading a balance"):
-            has += one.ethereum.balance(account) >= wei
-            answered += 1
-    return 2 * has > answered
+    """Whether more than half of the endpoints that answer show so much gas money. Raises RpcUnavailable where none answers."""
+    shown = list(_shown(chain, account, wei))
+    return 2 * sum(shown) > len(shown)
+
+
+def _shown(chain: Chain, account: str, wei: int) -> Iterator[bool]:
+    return chain.answers("reading a balance", lambda one: one.ethereum.balance(account) >= wei)

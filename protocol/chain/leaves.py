@@ -8,7 +8,6 @@ from protocol.chain.access import Code
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.contract import Function
-from protocol.errors import RpcUnavailable
 
 _APPROVE = keccak(text="approve(address,uint256)")[:4]
 _SPENDERS = "Bonds", "Runs", "Vouchers"
@@ -22,18 +21,11 @@ def spender_of(data: bytes) -> str | None:
 
 def is_ours(chain: Chain, address: str) -> bool:
     """Whether every endpoint that answers has a contract of ours there that takes tokens. Raises RpcUnavailable where none answers."""
-    heard, problem = False, RpcUnavailable(f"{chain.rpc} did not answer")
-    for one in chain.singles:
-        try:
-            if all(one.code_at(address, name) is not Code.SHIPPED for name in _SPENDERS):
-                return False
-        except RpcUnavailable as error:
-            problem = error
-        else:
-            heard = True
-    if not heard:
-        raise problem
-    return True
+
+    def is_shipped(one: Chain) -> bool:
+        return any(one.code_at(address, name) is Code.SHIPPED for name in _SPENDERS)
+
+    return all(chain.answers("looking who may take tokens", is_shipped))
 
 
 def taking_back(chain: Chain, token: str, spender: str) -> Call:

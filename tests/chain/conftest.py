@@ -1,4 +1,4 @@
-"""An endpoint before Anvil that lies, hangs or breaks when a test wants it to."""
+"""An endpoint before Anvil that lies, hangs or breaks when a test wants it to, and a key that can pay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Iterator
 import pytest
 from swarm.anvil import Anvil
 from swarm.faulty_endpoint import FaultyEndpoint
+from swarm.world import World
+
+from protocol.identity import Key
+from tests.chain.paying import sender
 
 
 @pytest.fixture
@@ -14,3 +18,11 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
     endpoint = FaultyEndpoint(anvil.rpc)
     yield endpoint
     endpoint.close()
+
+
+@pytest.fixture
+def key(world: World) -> Key:
+    """With tokens, an allowance for deposits, and gas money."""
+    key = Key.generate()
+    sender(world, key)
+    return key

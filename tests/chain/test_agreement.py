@@ -11,7 +11,7 @@ from swarm.faulty_endpoint import FaultyEndpoint, Hang, Refuse, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, networks
-from protocol.chain.agreement import require_agreement
+from protocol.chain.agreement import require_agreement, require_same_run
 from protocol.chain.command import journal_path, open_sender
 from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.sender import SendLimits
@@ -93,7 +93,7 @@ def test_where_all_agree_the_deposit_is_made(world: World, two: Callable[..., Ch
     chain, key = two(liar_first=True), newcomer(world)
     deposit(Sender(chain, key), key.address, TOKEN)
     assert deposits(world, key.address) == 1
-    assert require_agreement(chain, run=world.run).told == chain.endpoints
+    assert require_same_run(chain, world.run).told == chain.endpoints
 
 
 def test_other_code_and_another_policy_are_contradictions(
@@ -116,7 +116,7 @@ def test_other_code_and_another_policy_are_contradictions(
     faulty.fault = dearer
     assert require_agreement(chain)
     with pytest.raises(WrongChain, match="do not agree on the policy's owner"):
-        require_agreement(chain, run=world.run)
+        require_same_run(chain, world.run)
 
 
 def test_one_that_is_silent_contradicts_nobody(
@@ -129,7 +129,7 @@ def test_one_that_is_silent_contradicts_nobody(
 
     faulty.fault = hang
     chain = two(liar_first=False)
-    found = require_agreement(chain, run=world.run)
+    found = require_same_run(chain, world.run)
     assert (found.told, found.silent) == ((honest.url,), (faulty.url,))
     faulty.released.set()
 
@@ -215,13 +215,13 @@ def test_an_endpoint_that_was_there_is_not_left_out(
 def test_the_seat_of_a_node_is_what_all_say(world: World, faulty: FaultyEndpoint, two: Callable[..., Chain]) -> None:
     node, operator, chain = Key.generate(), Key.generate(), two(liar_first=True)
     world.seat_node(operator, node)
-    assert require_agreement(chain, run=world.run, node=node.address)
+    assert require_same_run(chain, world.run, node=node.address)
     nobody = Key.generate()
     asked = chain.runs.functions.seats(world.run, nobody.address).transaction()["data"]
     shown = world.anvil.request("eth_call", chain.runs.functions.seats(world.run, node.address).transaction(), "latest")
     faulty.fault = lambda method, params: result(shown) if method == "eth_call" and _input(params) == asked else None
     with pytest.raises(WrongChain, match="do not agree on the seat"):
-        require_agreement(chain, run=world.run, node=nobody.address)
+        require_same_run(chain, world.run, node=nobody.address)
 
 
 @pytest.mark.parametrize("fee", ["usual", "at the cap"])

@@ -27,14 +27,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
 
 
-@pytest.fixture
-def key(world: World) -> Key:
-    """With tokens, an allowance, and gas money."""
-    key = Key.generate()
-    sender(world, key)
-    return key
-
-
 class Keeping:
     """An endpoint that refuses what it is sent for want of gas money, keeps it, and publishes it when told to."""
 

@@ -19,18 +19,11 @@ from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import FAILED, Attempt, TransactionLog
 from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
-from tests.chain.paying import deposits, noted, sender
+from tests.chain.paying import deposits, noted
 
 REVERTS = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution reverted","data":"0x%s"}}' % (
     keccak(text="TooLate()")[:4].hex().encode()
 )
-
-
-@pytest.fixture
-def key(world: World) -> Key:
-    key = Key.generate()
-    sender(world, key)
-    return key
 
 
 @pytest.fixture

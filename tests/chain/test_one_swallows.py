@@ -18,7 +18,7 @@ from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import FAILED, Attempt, TransactionLog
 from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits, noted, sender
+from tests.chain.paying import deposits, noted
 
 Fault = Callable[[str, Any], bytes | None]
 GWEI = 10**9
@@ -27,13 +27,6 @@ GWEI = 10**9
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
-
-
-@pytest.fixture
-def key(world: World) -> Key:
-    key = Key.generate()
-    sender(world, key)
-    return key
 
 
 @pytest.fixture

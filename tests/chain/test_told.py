@@ -18,7 +18,7 @@ from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.vouchers import Vouchers
 from protocol.errors import InsufficientFunds, PreflightError, RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits, sender
+from tests.chain.paying import deposits
 
 Opened = Callable[..., CommandSender]
 
@@ -34,14 +34,6 @@ def die(*_: object, **__: object) -> None:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
-
-
-@pytest.fixture
-def key(world: World) -> Key:
-    """With tokens, an allowance, and gas money."""
-    key = Key.generate()
-    sender(world, key)
-    return key
 
 
 @pytest.fixture

@@ -210,14 +210,14 @@ def test_a_policy_that_one_endpoint_tells_at_the_right_moment_changes_no_amount(
     """What is deposited follows from the policy that all told."""
     rich(newcomer)
     agreement = importlib.import_module("protocol.chain.agreement")
-    real, asked = agreement.require_agreement, Chain.policy
+    real, asked = agreement.require_same_run, Chain.policy
 
-    def then_it_lies(chain: Chain, **about: Any) -> Any:
-        found = real(chain, **about)
+    def then_it_lies(chain: Chain, run: int, **about: Any) -> Any:
+        found = real(chain, run, **about)
         monkeypatch.setattr(Chain, "policy", lambda chain, run: replace(asked(chain, run), node_stake=TOKEN))
         return found
 
-    monkeypatch.setattr(agreement, "require_agreement", then_it_lies)
+    monkeypatch.setattr(agreement, "require_same_run", then_it_lies)
     done = newcomer.join()
     assert done.code == 0 and "deposits  100 MUR" in done.err, done.err
 

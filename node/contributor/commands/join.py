@@ -55,7 +55,7 @@ def join(
     point, the same command goes on.
     """
     from node.contributor.joining import Spending, gather
-    from protocol.chain.agreement import require_agreement
+    from protocol.chain.agreement import require_same_run
     from protocol.shell import run_card
     from protocol.shell.money import tokens, whose_word
 
@@ -75,14 +75,14 @@ def join(
     chain, key = open_chain(node), place.open_key("node", password_file)
     typer.echo(f"node key      {key.address}  (signs work)", err=True)
     if not place.keystore("operator").exists() and chain.seat(node.chain.run, key.address).role == Role.ACTIVE:
-        require_agreement(chain, run=node.chain.run, node=key.address)
+        require_same_run(chain, node.chain.run, node=key.address)
         _say_seated(place, key.address, node.chain.run)  # its operator's key was moved to a safe place
         return
     sender = operator_sender(place, node, chain, password_file, None)
     operator = sender.key.address
     typer.echo(f"operator key  {operator}  (holds the stake, receives rewards; send everything here)", err=True)
     require_not_banned(chain, node.chain.run, key.address)
-    agreed = require_agreement(chain, run=node.chain.run, node=key.address)
+    agreed = require_same_run(chain, node.chain.run, node=key.address)
     seat = look_for_seat(place, node, chain, key, agreed, hardware, invite, spec)
     spending = Spending.planned(
         chain, key.address, operator, stake=seat.missing(chain, operator), is_seated=seat.is_taken,

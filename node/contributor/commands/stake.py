@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
     from node.engine import EngineSettings
     from protocol.chain import Chain, Sender
-    from protocol.chain.agreement import Agreement
+    from protocol.chain.agreement import RunAgreement
     from protocol.chain.types import Policy
     from protocol.identity import Key
     from protocol.invite import SignedInvite
@@ -82,7 +82,7 @@ def stake(
     as_json: CalldataJson = False,
 ) -> None:
     """Deposit stake and take a seat in the run; where the run has a gate, with an invite of its owner."""
-    from protocol.chain.agreement import require_agreement
+    from protocol.chain.agreement import require_same_run
 
     place = open_home(home)
     node = settings(place).value
@@ -94,7 +94,7 @@ def stake(
         else operator_sender(place, node, chain, password_file, operator_keystore)
     )
     require_not_banned(chain, run, node_key.address)
-    agreed = require_agreement(chain, run=run, node=node_key.address)
+    agreed = require_same_run(chain, run, node=node_key.address)
     seat = look_for_seat(place, node, chain, node_key, agreed, hardware, invite, spec)
     missing = seat.missing(chain, sender.key.address)
     wei = missing if amount is None else parse_tokens(amount)
@@ -160,13 +160,13 @@ def require_not_banned(chain: Chain, run: int, node: str) -> None:
 
 
 def look_for_seat(
-    place: Home, node: NodeSettings, chain: Chain, key: Key, told: Agreement, hardware: int | None, invite: str | None, spec: Path | None
+    place: Home, node: NodeSettings, chain: Chain, key: Key, told: RunAgreement, hardware: int | None, invite: str | None, spec: Path | None
 ) -> SeatSought:  # fmt: skip
     """The seat that this machine can fill, under the policy that all endpoints told. Raises, before anything is sent, what it lacks for that, or the node lacks of the gate's word."""
     from protocol.sandbox.programs import survey
 
     run = node.chain.run
-    policy, seat = told.policy or chain.policy(run), chain.seat(run, key.address)
+    policy, seat = told.policy, chain.seat(run, key.address)
     if seat.role == Role.ACTIVE and hardware in (None, seat.hardware):
         return SeatSought(run, key.address, policy, True, seat.hardware)
     invited = _require_invite(chain, run, policy.gate, key.address, invite)

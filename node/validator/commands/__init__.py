@@ -95,12 +95,12 @@ def stake(
     yes: Yes = False,
 ) -> None:
     """Deposit the stake that backs the seat and the bonds of cases."""
-    from protocol.chain.agreement import require_agreement
+    from protocol.chain.agreement import require_same_run
 
     place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
-    agreed = require_agreement(sender.chain, run=settings.chain.run)
-    policy = agreed.policy or sender.chain.policy(settings.chain.run)
+    agreed = require_same_run(sender.chain, settings.chain.run)
+    policy = agreed.policy
     account = sender.chain.account(sender.key.address)
     seat = sender.chain.validator(settings.chain.run, sender.key.address)
     missing = max(0, policy.validator_stake - seat.locked - account.free)

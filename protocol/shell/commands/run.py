@@ -75,9 +75,9 @@ def _chain(file: Path) -> Chain:
 
 
 def _whose_word(file: Path, sender: Sender | Proposal) -> list[str]:
-    from protocol.chain.agreement import require_agreement
+    from protocol.chain.agreement import require_same_run
 
-    return whose_word(sender.chain, _run(file), require_agreement(sender.chain, run=_run(file)))
+    return whose_word(sender.chain, _run(file), require_same_run(sender.chain, _run(file)))
 
 
 def _vouchers(file: Path, chain: Chain) -> Vouchers:
