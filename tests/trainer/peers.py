@@ -33,7 +33,8 @@ class Peers:
     def __init__(self, world: World, spec: RunSpec, layout: Layout, folder: Path) -> None:
         self.node, self.validator = Key.generate(), Key.generate()
         world.seat_node(Key.generate(), self.node)
-        world.seat_validator(self.validator)
+        for validator in (self.validator, Key.generate()):  # weights are published while two can be jurors
+            world.seat_validator(validator)
         self.failures: list[BaseException] = []
         self._world = world
         self._layout = layout
@@ -73,15 +74,19 @@ class Peers:
         head = self._world.chain.head(run)
         if head is None:
             return
+        beacon = self._world.chain.beacon(run, head.step)
+        if beacon is None:  # made of a block that is to come, where no block comes by itself
+            self._world.anvil.request("evm_mine")
+            return
         sequence = self._world.chain.seat(run, self.node.address).next_sequence(head.step)
         weights = self._layout.outgoing / str(head.step)
         if sequence is None or sequence >= PER_STEP or not weights.exists():
             return
         self._engine.load(weights)
-        place = Place(self.node.address, head.step, sequence, head.beacon, 0)
+        place = Place(self.node.address, head.step, sequence, beacon, 0)
         made = make(self._context, self._engine, Tokenizer(weights), place, self._folder)
         chain = self._world.chain
-        self._world.sender(self.node).send(chain.submit(run, made.ref, made.units, head.beacon))
+        self._world.sender(self.node).send(chain.submit(run, made.ref, made.units, beacon))
         self._unfinished = made
         self._hand_in(made)
 

@@ -140,7 +140,7 @@ def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, peers: P
 
     manifests = run.manifests()
     assert manifests[: len(before)] == before
-    log = (run.folder / "resume.log").read_text()
+    log = (run.folder / "run.log").read_text()
     assert "Traceback" not in log
     # Version 0 stands for the checkpoint that was resumed; what follows was trained from it, step by step.
     final = verify(run.layout.checkpoints / f"step_{STEPS}")
