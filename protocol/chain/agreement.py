@@ -6,6 +6,7 @@ asked to the end, or nothing is done: a contradiction is not forgotten because t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from eth_utils import keccak, to_checksum_address
@@ -89,15 +90,22 @@ def _ask_all(
     return tuple(told), tuple(silent)
 
 
-def first_block(chain: Chain) -> bytes:
-    """Hash of the chain's block 0, as all endpoints have it that know it; nothing where none does. Raises WrongChain, RpcUnavailable."""
-    told = {
-        found: rpc for found, rpc in chain.answers("reading the first block", lambda one: (one.block_hash(0), one.rpc))
-    }
-    told.pop(None, None)
-    if len(told) > 1:
-        raise WrongChain(f"{' and '.join(told.values())} do not have the same first block", hint=_HINT)
-    return next(iter(told), None) or b""
+def first_block(chain: Chain, *, is_known: Callable[[bytes], bool] = lambda _: False) -> bytes:
+    """Hash of the chain's block 0, as all endpoints have it that know it: more than half of the configured ones, unless it `is_known` here.
+
+    Raises WrongChain where they differ, RpcUnavailable where too few say it.
+    """
+    said = chain.answers("reading the first block", lambda one: (one.block_hash(0), one.rpc))
+    told = [(found, rpc) for found, rpc in said if found is not None]
+    by_hash = dict(told)
+    if len(by_hash) > 1:
+        raise WrongChain(f"{' and '.join(by_hash.values())} do not have the same first block", hint=_HINT)
+    if 2 * len(told) > len(chain.singles) or any(map(is_known, by_hash)):
+        return told[0][0]
+    raise RpcUnavailable(
+        f"{len(told)} of {len(chain.singles)} endpoints say what the first block of the chain is, and more than half must",
+        hint="try again, or leave out of chain.rpc what does not answer",
+    )
 
 
 def _all_of(

@@ -22,16 +22,14 @@ from eth_utils import keccak
 from protocol.chain.agreement import first_block
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.leaves import is_ours, spender_of, taking_back
+from protocol.chain.leaves import is_ours, spender_of, taking_back, to_take_back
 from protocol.chain.sender import Sender, SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
-from protocol.errors import LockHeld, PreflightError, RpcUnavailable
+from protocol.errors import LockHeld, PreflightError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
-_ADDING = "depositing", "filling", "unbonding", "rebonding", "funding", "sending", "creating", "locking", "deploying"
-"""How deeds begin that add to what is there: given twice, they do twice as much. Others set a state, or take what is due."""
 _NOTHING_GAS = 21_000
 _REMEMBERED_SECONDS = 86_400.0  # for which what landed and was told to nobody is not done again by the same command
 
@@ -39,8 +37,8 @@ _REMEMBERED_SECONDS = 86_400.0  # for which what landed and was told to nobody i
 class CommandSender(Sender):
     """Opened with `open_sender`. What it has done counts as told once the command has ended well: `tell`.
 
-    So does what an earlier command did that set a state, or took what was due, for this one has looked at how things stand. What adds to what is
-    there, a payment above all, is told of by a command alone that asks for the same.
+    What adds to what is there, a payment above all, is told of by a command alone that asks for the same. What sets a state, or takes what is due,
+    is done anew by a command that asks for it, for others may have set it back meanwhile; an earlier deed is told of where the contract refuses that.
     """
 
     def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits, asker: str = "") -> None:
@@ -53,8 +51,9 @@ class CommandSender(Sender):
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
-            given = self._withhold_leaves()
+            self._withhold_leaves()
             self._recover(lambda _: True)
+            given = to_take_back(self.chain, self.key.address, self._signed())
             for transaction in self._untold():
                 if transaction.hash is None:
                     continue
@@ -69,25 +68,26 @@ class CommandSender(Sender):
                     self._journal.tell([transaction.id])
                 elif transaction.asker == self._asker:
                     self._found.add(transaction.id)
-        for token, spender in given:
-            self.send(taking_back(self.chain, token, spender))
+        for leave in given:
+            self.send(taking_back(self.chain, leave))
 
-    def _withhold_leaves(self) -> list[tuple[str, str]]:
+    def _signed(self) -> list[bytes]:
+        """All signed forms of what nobody was told of."""
+        return [each.raw for untold in self._journal.untold() for each in self._journal.attempts(untold)]
+
+    def _withhold_leaves(self) -> None:
         """What an earlier command signed, that somebody may take tokens, is not sent where no contract of ours lies there by what endpoints say now: its
-        nonce is used up by nothing. Of what has landed already: (token, who may take it)."""
-        given = []
+        nonce is used up by nothing, unless it has landed already."""
         for transaction in self._journal.pending():
             spender = spender_of(transaction.data)
             if spender is None or transaction.target is None or is_ours(self.chain, spender):
                 continue
             log.warning("an earlier command signed that %s may take tokens, which is no contract of ours", spender)
             if self._landing.anywhere(transaction) is not None:
-                given.append((transaction.target, spender))
                 continue
             doing = f"withholding leave from {spender}"
             nothing = replace(transaction, doing=doing, target=self.key.address, data=b"", gas=_NOTHING_GAS)
             self._journal.renew(nothing, self._signer.instead(nothing, self._journal.attempts(transaction)[-1]))
-        return given
 
     def _is_old(self, transaction: Transaction) -> bool:
         """By this machine's clock, which may have been set, and by the chain's as well."""
@@ -95,8 +95,8 @@ class CommandSender(Sender):
             return False
         landed = transaction.block
         with suppress(RpcUnavailable):
-            age = self.chain.answers("reading blocks", lambda one: one.block().time - one.block(landed).time)
-            return next(age) >= _REMEMBERED_SECONDS
+            ages = sorted(self.chain.answers("reading blocks", lambda one: one.block().time - one.block(landed).time))
+            return ages[(len(ages) - 1) // 2] >= _REMEMBERED_SECONDS
         return False
 
     def let_go(self, doing: str) -> None:
@@ -108,15 +108,26 @@ class CommandSender(Sender):
 
     def tell(self) -> None:
         """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""
-        found = [
-            each.id for each in self._journal.untold() if each.id in self._found and not each.doing.startswith(_ADDING)
-        ]
+        found = [each.id for each in self._journal.untold() if each.id in self._found and not each.adds]
         self._journal.tell(self._done | set(found))
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
         known = {each.id: each.doing for each in (*self._journal.pending(), *self._journal.untold())}
         return [doing for number, doing in sorted(known.items()) if number not in self._found]
+
+    def _earlier(self, call: Call, name: str | None) -> Transaction | None:
+        known = super()._earlier(call, name)
+        is_again = known is not None and known.hash is not None and not call.adds
+        return None if is_again and not self._would_be_refused(call) else known
+
+    def _would_be_refused(self, call: Call) -> bool:
+        try:
+            with self.chain.errors(call.doing):
+                self._gas(call)
+        except TransactionReverted:
+            return True
+        return False
 
     def _tell(self, transaction: Transaction) -> None:
         self._done.add(transaction.id)
@@ -156,6 +167,13 @@ def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits, aske
 
 
 def journal_path(chain: Chain, key: Key, keystore: Path) -> Path:
-    """Where the journal of commands lies. Named by the chain's own first block too: a nonce means nothing on another chain. Raises WrongChain where endpoints do not agree on that, for another name would forget what was done."""
-    chain_name = keccak(first_block(chain) + chain.chain_id.to_bytes(32, "big")).hex()[:8]
-    return keystore.resolve().with_name(f"transactions-{key.address}-{chain_name}.sqlite")
+    """Where the journal of commands lies. Named by the chain's own first block too: a nonce means nothing on another chain.
+
+    Another name would forget what was done. So it is begun where more than half of the endpoints name that block. Raises as `first_block` does.
+    """
+
+    def path(first: bytes) -> Path:
+        chain_name = keccak(first + chain.chain_id.to_bytes(32, "big")).hex()[:8]
+        return keystore.resolve().with_name(f"transactions-{key.address}-{chain_name}.sqlite")
+
+    return path(first_block(chain, is_known=lambda first: path(first).exists()))

@@ -16,6 +16,7 @@ from eth_utils import keccak, to_checksum_address
 
 from protocol.chain import artifacts
 from protocol.chain.access import Code
+from protocol.chain.agreement import first_block
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.contract import creation
@@ -66,9 +67,10 @@ class Deployment:
 
 
 def plan(chain: Chain, key: str, *, withdrawal_delay: int, sink: str, token: str | None) -> str:
-    """Names a deployment by what goes into it, the chain's own first block included: only the same one is gone on with."""
-    first = chain.block_hash(0) or b""
-    return keccak(text=json.dumps([chain.chain_id, first.hex(), key, withdrawal_delay, sink, token])).hex()[:8]
+    """Names a deployment by what goes into it, the chain's own first block included: only the same one is gone on with. Raises as `first_block`."""
+    return keccak(
+        text=json.dumps([chain.chain_id, first_block(chain).hex(), key, withdrawal_delay, sink, token])
+    ).hex()[:8]
 
 
 def refuse_overwriting(out: Path) -> None:

@@ -31,6 +31,8 @@ class RpcEndpoint:
     has_answered: bool = False
     is_busy: bool = False
     """Whether its last failure was that it asks to be left alone."""
+    hung: float = float("-inf")
+    """Monotonic seconds when it last took the whole time for an answer in vain."""
     is_stale: bool = False
     """Whether the newest block that it last answered with was too old, or from the future."""
     warned: float = float("-inf")

@@ -49,7 +49,8 @@ PATIENCE_SECONDS = 60.0
 _TRIES, _PAUSE_SECONDS = 3, 0.25
 """How often one endpoint is asked one question when it refuses at once, and the pause between. For questions that go to it by name."""
 _SILENT_SECONDS = 2.0
-"""How long an endpoint may take that did not answer the last time, while another does."""
+"""How long an endpoint may take that has lately taken the whole time in vain, while another answers."""
+_HUNG_SECONDS = 300.0  # after which it is given the whole time again, which may have been too short once only
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
 
@@ -205,13 +206,25 @@ class Endpoints:
         return url in self._backoff or url in self._doubts or url in self._held
 
     def lags(self, place: int) -> bool:
+        """Whether it is behind, or its newest block too old by this machine's clock."""
+        return self._endpoints[place].is_stale or self.is_behind(place)
+
+    def is_behind(self, place: int) -> bool:
+        """Whether it is behind the others; what this machine's clock says is no part of it."""
         endpoint, now = self._endpoints[place], self.clock.monotonic()
         ahead = sum(
             other.head > endpoint.head + LAG_BLOCKS and other.moved > endpoint.moved for other in self._endpoints
         )
         needed = min(2, max(1, len(self._endpoints) - 1))  # what one of three claims alone makes nobody late
         is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and ahead >= needed
-        return endpoint.is_stale or endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
+        return endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
+
+    def is_late(self, place: int) -> bool:
+        """Whether it is behind, also by the clock where that takes most others for up to date: else it is this machine's that is wrong."""
+        is_old = self._endpoints[place].is_stale and 2 * sum(each.is_stale for each in self._endpoints) < len(
+            self._endpoints
+        )
+        return is_old or self.is_behind(place)
 
     def head(self, place: int) -> int:
         """Number of the block that it last called its newest; 0: it has named none."""
@@ -221,6 +234,10 @@ class Endpoints:
         """Whether it has answered anything, or said that it is busy, so that its silence says nothing."""
         endpoint = self._endpoints[place]
         return endpoint.has_answered or endpoint.is_busy
+
+    def gone(self) -> list[str]:
+        """URLs, as people may see them, of those that are."""
+        return [each.shown for place, each in enumerate(self._endpoints) if self.is_gone(place)]
 
     def is_gone(self, place: int) -> bool:
         """Whether it has failed to answer for PATIENCE_SECONDS, whatever it was asked."""
@@ -299,6 +316,8 @@ class Endpoints:
 
     def _note_failure(self, endpoint: RpcEndpoint, error: Failed) -> None:
         endpoint.last_error, endpoint.is_busy = str(error), error.reason == "busy"
+        if error.reason == "timeout" and self._patience(endpoint) == self._timeout:
+            endpoint.hung = self.clock.monotonic()
         if endpoint.silent_since is None:
             endpoint.silent_since = self.clock.monotonic()
         rest = self._backoff.failed(endpoint.url)
@@ -435,7 +454,8 @@ class Endpoints:
 
     def _patience(self, endpoint: RpcEndpoint) -> float:
         """Seconds that it may take for an answer."""
-        is_needed = endpoint.silent_since is None or all(each.silent_since is not None for each in self._endpoints)
+        has_hung = endpoint.silent_since is not None and self.clock.monotonic() - endpoint.hung < _HUNG_SECONDS
+        is_needed = not has_hung or all(each.silent_since is not None for each in self._endpoints)
         return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)
 
 

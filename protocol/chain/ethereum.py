@@ -90,6 +90,12 @@ def nonce_of(raw: bytes) -> int:
     return int.from_bytes(rlp.decode(raw[1:])[1], "big")
 
 
+def called_by(raw: bytes) -> tuple[ChecksumAddress | None, bytes]:
+    """(address called, None: it deploys; calldata) of a signed transaction with dynamic fees (EIP-1559)."""
+    fields = rlp.decode(raw[1:])
+    return to_checksum_address(fields[5]) if fields[5] else None, fields[7]
+
+
 class Ethereum:
     """Safe to share between threads where the provider is."""
 

@@ -63,7 +63,7 @@ class TokenFaucet:
             return int(self._functions["next"](account).call())
 
     def drip(self, account: str) -> Call:
-        return Call("asking the faucet", self._functions.drip(account))
+        return Call("asking the faucet", self._functions.drip(account), adds=False)
 
     def require_ready(self, account: str) -> None:
         """Raises ChainError where the faucet gives `account` nothing now, InsufficientFunds where it has nothing left."""

@@ -4,7 +4,7 @@ An endpoint may answer from any earlier state of the chain, at every call from a
 which lag, prune and are restored. So nothing follows from a receipt that is not there, nor from a count of transactions. What
 decides is a block with `depth` blocks on it, each naming the hash of the one before: however old these answers are, that block
 once was as deep, and no reorg reaches it. How deep reorgs reach each network says (networks.py); 0: there are none. Of several
-endpoints more than half must show the same, of the configured ones without those that have been silent for a minute.
+endpoints more than half must show the same, of all that are configured: who is silent may be so for a liar's sake.
 
 Covers: endpoints that lag, forget and contradict themselves; one that lies beside two honest ones. Does not cover: blocks that
 most of the endpoints, or the only one, invent.
@@ -109,15 +109,9 @@ class Finality:
             if answer is None:
                 continue
             votes[answer] += 1
-            if votes[answer] > self._half:
+            if 2 * votes[answer] > len(self._chain.singles):
                 return answer
         return None
-
-    @property
-    def _half(self) -> int:
-        """Of the endpoints without those that have been silent for a minute; rounded down."""
-        gone = sum(map(self._chain.provider.is_gone, range(len(self._chain.singles))))
-        return (len(self._chain.singles) - gone) // 2
 
     def _landed_long_ago(self, one: Chain, ours: Collection[bytes]) -> bytes | None:
         """Which of ours has a receipt, LONG_AGO where none has; None from an endpoint that does not know the blocks of now."""

@@ -69,10 +69,10 @@ class Landing:
         if not provider.is_away(one.place):
             with suppress(RpcUnavailable), one.errors("confirming a receipt"):
                 word = _word_of(one, receipt)
-            if word is _Word.NONE and provider.lags(one.place):
+            if word is _Word.NONE and provider.is_late(one.place):
                 with suppress(RpcUnavailable):
                     one.block_number()  # it counts as late also where nobody has asked it lately
-        does_not_count = provider.lags(one.place) or provider.is_silent(one.place, _SILENT_SECONDS)
+        does_not_count = provider.is_late(one.place) or provider.is_silent(one.place, _SILENT_SECONDS)
         return None if word is _Word.NONE and does_not_count else word
 
     def known(self, transaction: Transaction) -> TransactionReceipt:

@@ -64,10 +64,17 @@ class LookBack:
 
     def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
         """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used
-        (`is_doubted` is False), only if something else did."""
+        (`is_doubted` is False), only if something else did. Where it is settled without a receipt, it is not looked for again."""
         hashes = self._journal.hashes(transaction)
         user = self._finality.user(transaction.nonce, hashes)
-        if is_doubted if user in (None, LONG_AGO) else user not in hashes:
+        if (
+            transaction.state == MINED
+            and self._finality.depth
+            and (user in hashes or (user == LONG_AGO and not is_doubted))
+        ):
+            landed, block = landing_of(transaction)
+            self._journal.finish(transaction, SETTLED, landed if user == LONG_AGO else user, block)
+        elif is_doubted if user in (None, LONG_AGO) else user not in hashes:
             self._journal.reopen(transaction)
             log.warning(
                 "%s: the chain does not have it any more, or the endpoint lags; sending it again", transaction.doing

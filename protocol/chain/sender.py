@@ -119,6 +119,7 @@ class Sender:
         self._signer = Signer(chain, key, self._limits, clock)
         self._lock = threading.Lock()
         self._asker = ""
+        self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
@@ -255,7 +256,20 @@ class Sender:
                 if not self._can_pay(needed * fee + value):
                     raise self._cannot_pay(call.doing)
         draft = Transaction(
-            0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room, self._asker
+            0,
+            name,
+            call.doing,
+            nonce,
+            target,
+            data,
+            needed,
+            PENDING,
+            None,
+            None,
+            value,
+            call.room,
+            self._asker,
+            call.adds,
         )
         return draft, self._signer.sign(draft, fee)
 
@@ -270,7 +284,7 @@ class Sender:
     def _finish(self, transaction: Transaction, *, fresh: bool = False, waits: bool = True) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
         sure that it failed; else one that failed as far as is known raises _NoReceipt at once, for its nonce is used."""
-        begun, resend_at = self._clock.monotonic(), 0.0
+        begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
         until = begun + self._limits.deadline
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(
@@ -291,21 +305,31 @@ class Sender:
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
             if landed is not None and not waits:
-                raise _NoReceipt(f"{transaction.doing}: it seems to have failed, in a block that is not sure yet")
+                raise self._no_receipt(transaction, "it seems to have failed, in a block that is not sure yet")
             if self._clock.monotonic() > until:
                 _TRANSACTIONS.add(outcome="late")
                 if landed is not None:
-                    raise _NoReceipt(f"{transaction.doing}: it seems to have failed, in a block that is not sure yet")
+                    raise self._no_receipt(transaction, "it seems to have failed, in a block that is not sure yet")
                 if self._finality.user(transaction.nonce, hashes := self._journal.hashes(transaction)) in hashes:
-                    raise _NoReceipt(
-                        f"{transaction.doing}: it is in the chain, and no endpoint shows whether it succeeded"
+                    raise self._no_receipt(
+                        transaction, "it is in the chain, and no endpoint shows whether it succeeded"
                     )
+                said = f"; an endpoint says: {self._refusal[:200]}" if self._refusal else ""
                 raise DeadlineExceeded(
-                    f"{transaction.doing}: not mined within {self._limits.deadline:g} s",
+                    f"{transaction.doing}: not mined within {self._limits.deadline:g} s{said}",
                     hint="it may still land; the journal knows it",
                 )
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
+
+    def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
+        gone = ", ".join(self.chain.provider.gone())
+        hint = (
+            f"more than half of the endpoints must show it: leave {gone} out of chain.rpc if it stays away"
+            if gone
+            else None
+        )
+        return _NoReceipt(f"{transaction.doing}: {said}", hint=hint)
 
     def _push(self, transaction: Transaction, *, everywhere: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
@@ -324,7 +348,7 @@ class Sender:
     def _refused(self, transaction: Transaction, attempt: Attempt, said: Pushed) -> Transaction:
         """What follows where most endpoints that answer do not take a raw transaction."""
         doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
-        gone = sum(map(self.chain.provider.is_gone, range(len(self.chain.singles))))  # silent for a minute
+        gone = len(self.chain.provider.gone())
         if (
             said.mostly(Refusal.UNPAID)
             and unpaid + said.taken + gone >= len(self.chain.singles)
@@ -345,9 +369,11 @@ class Sender:
             self._replace(transaction, attempt)
         elif said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:
             return enlarged
-        elif not said.taken and (said.mostly(Refusal.SMALL) or said.mostly(Refusal.OTHER)):
+        elif not said.taken and said.mostly(Refusal.SMALL):
             error = said.first()
             raise _Refused(f"{doing}: the endpoint refuses the transaction: {str(error)[:200]}") from error
+        elif said.mostly(Refusal.OTHER):  # for a moment, or for good, and one that says so may have taken it
+            self._refusal = str(said.refusals[Refusal.OTHER][0])
         return transaction
 
     def _is_paid(self, attempt: Attempt, transaction: Transaction) -> bool:

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS transactions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, doing TEXT NOT NULL, nonce INTEGER NOT NULL, target TEXT,
     data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL,
     value TEXT NOT NULL DEFAULT '0', room INTEGER NOT NULL DEFAULT 60000, told INTEGER NOT NULL DEFAULT 1,
-    asker TEXT NOT NULL DEFAULT ''
+    asker TEXT NOT NULL DEFAULT '', adds INTEGER NOT NULL DEFAULT 1
 );
 CREATE TABLE IF NOT EXISTS attempts (
     tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
@@ -39,6 +39,7 @@ _LATER = (
     ("transactions", "room", "INTEGER NOT NULL DEFAULT 60000"),
     ("transactions", "told", "INTEGER NOT NULL DEFAULT 1"),
     ("transactions", "asker", "TEXT NOT NULL DEFAULT ''"),
+    ("transactions", "adds", "INTEGER NOT NULL DEFAULT 1"),
     ("attempts", "gas", "INTEGER NOT NULL DEFAULT 0"),
 )
 """Columns that a journal of an earlier version lacks."""
@@ -95,6 +96,8 @@ class Transaction:
     """As of calls.Call: gas beyond an estimate."""
     asker: str = ""
     """Who wants it done; for another the same is another deed."""
+    adds: bool = True
+    """As of calls.Call: whether the same again would do it once more."""
     created: float = 0.0
     """Wall-clock seconds."""
 
@@ -161,8 +164,9 @@ class TransactionLog:
                 d.room,
                 is_told,
                 d.asker,
+                d.adds,
             )
-            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room, told, asker) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created, value, room, told, asker, adds) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             number = int(self._db.execute(query, row).lastrowid or 0)
             self._add_attempt(number, first)
             self._db.execute("COMMIT")
@@ -291,8 +295,9 @@ class TransactionLog:
         self._db.execute(query, row)
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
-        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value, room, asker, created FROM transactions {clause}"  # noqa: S608
+        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash, block, value, room, asker, adds, created FROM transactions {clause}"  # noqa: S608
         with self._mutex:
             return [
-                replace(Transaction(*row), value=int(row[10])) for row in self._db.execute(query, values).fetchall()
+                replace(Transaction(*row), value=int(row[10]), adds=bool(row[13]))
+                for row in self._db.execute(query, values).fetchall()
             ]

@@ -57,4 +57,4 @@ class Vouchers:
 
     def redeem(self, voucher: Voucher, signature: bytes) -> Call:
         function = self._functions.redeem(voucher.run, voucher.validator, voucher.total, signature)
-        return Call("redeeming a voucher", function)
+        return Call("redeeming a voucher", function, adds=False)

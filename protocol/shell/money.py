@@ -105,7 +105,6 @@ def allow_to_take(sender: Sender | Proposal, spender: ChecksumAddress, wei: int)
 
     chain = sender.chain
     leave = chain.approve_tokens(spender, wei)
-    sender.let_go(leave.doing)  # one that an earlier command was interrupted in is in the allowance by now, or used up
     if chain.allowance(sender.key.address, spender) < wei:
         require_agreement(chain, spender=spender)
         sender.send(leave)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import FaultyEndpoint, Hang, Refuse, result
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, Refuse, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, networks
@@ -19,45 +19,8 @@ from protocol.errors import RpcUnavailable, WrongChain
 from protocol.http_url import is_of_this_machine
 from protocol.identity import Key
 from protocol.shell.money import deposit
+from tests.chain.lying_contracts import THEIRS, Liar, input_of, newcomer
 from tests.chain.paying import deposits
-
-THEIRS = "0x" + "42" * 20
-
-
-class Liar:
-    """Names THEIRS where Runs is asked for `what`, and says that the right code lies there."""
-
-    def __init__(self, world: World, what: str) -> None:
-        chain = world.chain
-        right = getattr(chain, what).address
-        function = getattr(chain.runs.functions, what)()
-        self._selector, self._right, self._world = "0x" + function.data.hex(), right, world
-
-    def __call__(self, method: str, params: Any) -> bytes | None:
-        ask = self._world.chain.ethereum
-        if (
-            method == "eth_call"
-            and params[0]["to"].lower() == self._world.chain.runs.address.lower()
-            and _input(params) == self._selector
-        ):
-            return result("0x" + THEIRS[2:].rjust(64, "0"))
-        if method == "eth_getCode" and params[0].lower() == THEIRS:
-            return result("0x" + ask.code(self._right).hex())
-        if method == "eth_call" and params[0]["to"].lower() == THEIRS:
-            return result("0x" + ask.call({**params[0], "to": self._right}).hex())
-        return None
-
-
-def newcomer(world: World) -> Key:
-    """With money, whose leave nobody has yet."""
-    key = Key.generate()
-    world.anvil.give(key.address, TOKEN)
-    world.owner.send(world.chain.transfer_tokens(key.address, 1000 * TOKEN))
-    return key
-
-
-def _input(params: Any) -> str:
-    return str(params[0].get("data") or params[0].get("input"))
 
 
 @pytest.fixture
@@ -185,12 +148,42 @@ def test_where_first_blocks_differ_no_other_journal_is_begun(
     chain, key, place = two(liar_first=True), Key.generate(), tmp_path / "key.json"
     path = journal_path(chain, key, place)
     faulty.fault = first_block_of(world, None)
-    assert journal_path(chain, key, place) == path, "one that has forgotten it"
+    with pytest.raises(RpcUnavailable, match="1 of 2 endpoints say what the first block"):
+        journal_path(chain, key, place)
+    path.touch()
+    assert journal_path(chain, key, place) == path, "one that has forgotten it, and a journal that is there"
     faulty.fault = first_block_of(world, "0x" + "cd" * 32)
     with pytest.raises(WrongChain, match="do not have the same first block"):
         journal_path(chain, key, place)
     alone = Chain(faulty.url, world.chain.runs.address, timeout=3)
     assert journal_path(alone, key, place) != path, "another chain of the same number"
+
+
+@pytest.mark.parametrize("told", [None, "0x" + "cd" * 32], ids=["forgotten", "a lie"])
+def test_what_one_says_of_the_first_block_has_no_deed_done_twice(
+    world: World, faulty: FaultyEndpoint, honest: FaultyEndpoint, two: Callable[..., Chain], key: Key, tmp_path: Path, told: str | None
+) -> None:  # fmt: skip
+    """A deposit has landed, and its command was killed; then the honest endpoint is down."""
+    one = open_sender(two(liar_first=True), key, tmp_path / "key.json", SendLimits())
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def drop(*_: object) -> bytes | None:
+        raise Drop
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Sender, "_result", die)
+        one.send(one.chain.deposit(key.address, TOKEN))
+    one.close()
+    honest.fault, faulty.fault = drop, first_block_of(world, told)
+    with pytest.raises(RpcUnavailable, match="of 2 endpoints say what the first block"):
+        open_sender(two(liar_first=True), key, tmp_path / "key.json", SendLimits())
+    alone = Chain(faulty.url, world.chain.runs.address, timeout=2)
+    if told is None:
+        with pytest.raises(RpcUnavailable, match="0 of 1 endpoints"):
+            open_sender(alone, key, tmp_path / "key.json", SendLimits())
+    assert deposits(world, key.address) == 1
 
 
 @pytest.mark.parametrize("limited", [{"eth_chainId"}, {"eth_call", "eth_getCode"}])
@@ -219,55 +212,9 @@ def test_the_seat_of_a_node_is_what_all_say(world: World, faulty: FaultyEndpoint
     nobody = Key.generate()
     asked = chain.runs.functions.seats(world.run, nobody.address).transaction()["data"]
     shown = world.anvil.request("eth_call", chain.runs.functions.seats(world.run, node.address).transaction(), "latest")
-    faulty.fault = lambda method, params: result(shown) if method == "eth_call" and _input(params) == asked else None
+    faulty.fault = lambda method, params: result(shown) if method == "eth_call" and input_of(params) == asked else None
     with pytest.raises(WrongChain, match="do not agree on the seat"):
         require_same_run(chain, world.run, node=nobody.address)
-
-
-@pytest.mark.parametrize("fee", ["usual", "at the cap"])
-@pytest.mark.parametrize("killed_at", ["push", "Sender._close"])
-def test_leave_that_was_signed_on_a_liars_word_does_not_last(
-    world: World, faulty: FaultyEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str, fee: str
-) -> None:
-    """Killed before it was sent, or after it had landed; then another endpoint is asked."""
-
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    key, lie, limits = newcomer(world), Liar(world, "bonds"), SendLimits()
-
-    def fault(method: str, params: Any) -> bytes | None:
-        if fee == "at the cap" and method == "eth_getBlockByNumber" and params[0] == "latest":
-            return result({**world.anvil.request(method, *params), "baseFeePerGas": hex(limits.fee // 2 + 1)})
-        return lie(method, params)
-
-    faulty.fault = fault
-    misled = open_sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, tmp_path / "key.json", limits)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(f"protocol.chain.sender.{killed_at}", killed)
-        deposit(misled, key.address, TOKEN)
-    misled.close()
-    one = open_sender(world.chain, key, tmp_path / "key.json", limits)
-    assert world.chain.allowance(key.address, THEIRS) == 0
-    deposit(one, key.address, TOKEN)
-    one.close()
-    assert deposits(world, key.address) == 1
-
-
-def test_leave_for_our_contracts_is_sent_after_a_kill(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    key = newcomer(world)
-    first = open_sender(world.chain, key, tmp_path / "key.json", SendLimits())
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("protocol.chain.sender.push", killed)
-        deposit(first, key.address, TOKEN)
-    first.close()
-    open_sender(world.chain, key, tmp_path / "key.json", SendLimits()).close()
-    assert world.chain.allowance(key.address, world.chain.bonds.address) == TOKEN
 
 
 def test_which_urls_are_of_this_machine() -> None:

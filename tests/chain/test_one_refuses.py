@@ -185,3 +185,52 @@ def test_where_a_contract_was_deployed_no_endpoint_decides(world: World, faulty:
     assert address is not None
     assert address != liar
     assert world.anvil.request("eth_getCode", address, "latest") != "0x"
+
+
+@pytest.mark.parametrize(
+    "words", ["failed to forward tx to sequencer, please try again", "request timed out", "Internal error"]
+)
+def test_what_was_taken_beside_an_error_is_not_told_as_refused(
+    world: World, faulty: FaultyEndpoint, key: Key, words: str
+) -> None:
+    """As proxies say it when what is behind them is slow."""
+    world.anvil.request("evm_setAutomine", False)
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method != "eth_sendRawTransaction":
+            return None
+        world.anvil.request(method, *params)
+        return error(-32000, words)
+
+    faulty.fault = fault
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, limits=SendLimits(deadline=1))
+    try:
+        with pytest.raises(DeadlineExceeded, match=words) as raised:
+            one.send(one.chain.deposit(key.address, TOKEN))
+        assert "may still land" in str(raised.value.hint)
+    finally:
+        world.anvil.request("evm_setAutomine", True)
+        world.anvil.request("evm_mine")
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["NonceGap", "nonce too high", "over rate limit", "txpool is full", "ReplacementNotAllowed"]
+)
+def test_what_is_refused_for_a_moment_is_sent_a_moment_later(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    left = [1]
+
+    def fault(method: str, _: list[str]) -> bytes | None:
+        if method != "eth_sendRawTransaction" or not left:
+            return None
+        left.clear()
+        return error(-32000, words)
+
+    faulty.fault = fault
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1

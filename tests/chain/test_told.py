@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, transaction_log
-from protocol.chain.command import _ADDING, CommandSender, open_sender
+from protocol.chain.command import CommandSender, open_sender
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.vouchers import Vouchers
@@ -175,6 +176,50 @@ def test_a_state_that_was_set_back_is_set_again(world: World, tmp_path: Path, mo
     assert world.chain.status(world.run).paused_from
 
 
+@pytest.mark.parametrize("place", ["_result", "_finish"])
+@pytest.mark.parametrize("other", ["home", "another home"])
+def test_a_state_that_other_commands_have_set_back_is_not_told_as_set(
+    world: World, tmp_path: Path, place: str, other: str
+) -> None:
+    """Pausing killed, resuming killed, or ended well for another configuration; then pausing again."""
+
+    def command(asker: str) -> CommandSender:
+        return open_sender(world.chain, world.owner.key, tmp_path / "key.json", SendLimits(), asker)
+
+    def pause(asker: str, on: bool, *, is_killed: bool) -> None:
+        one = command(asker)
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            if is_killed:
+                patch.setattr(Sender, place, die)
+            one.send(world.chain.pause(world.run, on))
+            one.tell()
+        one.close()
+
+    pause("home", True, is_killed=True)
+    pause(other, False, is_killed=other == "home")
+    pause("home", True, is_killed=False)
+    try:
+        assert world.chain.status(world.run).paused_from
+    finally:
+        world.owner.send(world.chain.pause(world.run, False))
+
+
+def test_of_what_the_contract_refuses_a_second_time_the_earlier_deed_is_told(world: World, tmp_path: Path) -> None:
+    def command() -> CommandSender:
+        return open_sender(world.chain, world.owner.key, tmp_path / "key.json", SendLimits(), "home")
+
+    world.seat_node(Key.generate(), node := Key.generate())
+    ban, one = world.chain.ban(world.run, node.address), command()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Sender, "_result", die)
+        one.send(ban)
+    one.close()
+    two = command()
+    (landed,) = [each.hash for each in two._journal.untold()]
+    assert two.send(ban).hash == landed
+    two.close()
+
+
 def test_a_block_that_one_endpoint_has_forgotten_stops_no_command(
     world: World, faulty: FaultyEndpoint, opened: Opened, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +235,7 @@ def test_a_block_that_one_endpoint_has_forgotten_stops_no_command(
     one.close()
 
 
-def test_what_adds_up_is_known_by_its_words(world: World) -> None:
+def test_what_adds_up_is_known(world: World) -> None:
     """Else a command in between would tell of a payment, which is then made twice."""
     chain, who = world.chain, world.owner.key.address
     policy = chain.policy(world.run)
@@ -199,14 +244,14 @@ def test_what_adds_up_is_known_by_its_words(world: World) -> None:
         chain.transfer_tokens(who, 1), chain.transfer_ether(who, 1), chain.create(policy, bytes(32)),
         Vouchers(chain, world.vouchers).fund(world.run, 1),
     ]  # fmt: skip
-    assert [call.doing for call in adding if not call.doing.startswith(_ADDING)] == []
+    assert all(call.adds for call in adding)
     setting = [
         chain.pause(world.run, True),
         chain.enlist(world.run, True),
         chain.leave(world.run, who),
         chain.withdraw(),
     ]
-    assert [call.doing for call in setting if call.doing.startswith(_ADDING)] == []
+    assert not any(call.adds for call in setting)
 
 
 def test_a_keystore_by_another_path_has_the_same_journal(
