@@ -17,7 +17,8 @@ from protocol.errors import RpcUnavailable
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT = 4  # transactions that are not settled yet, per call
+_LOOKED_AT = 4  # transactions that are not settled yet, per call: as many of the first as of the last, so that none keeps others from it
+_OLD_SECONDS = 86_400.0
 _DOUBTED = 32  # that seem to have gone again, per call
 
 
@@ -41,9 +42,17 @@ class LookBack:
         """Those that a reorg might take, the first ones; none where there are no reorgs."""
         return self._journal.mined(most) if self._finality.depth else []
 
+    def _some_unsettled(self) -> list[Transaction]:
+        """The first and the last of them."""
+        if not self._finality.depth:
+            return []
+        half = _LOOKED_AT // 2
+        found = {each.id: each for each in (*self._journal.mined(half), *self._journal.mined(half, newest=True))}
+        return list(found.values())
+
     def _ripe(self) -> list[Transaction]:
         """Of the unsettled ones those whose block may be deep enough by now; all where the newest block is not to be had."""
-        unsettled = self.unsettled(_LOOKED_AT)
+        unsettled = self._some_unsettled()
         try:
             newest = self._chain.block().number if unsettled else 0
         except EndpointsDisagree:
@@ -64,16 +73,12 @@ class LookBack:
 
     def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
         """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used
-        (`is_doubted` is False), only if something else did. Where it is settled without a receipt, it is not looked for again."""
+        (`is_doubted` is False), only if something else did. What landed a day ago, and nobody can tell of any more, is left at that."""
         hashes = self._journal.hashes(transaction)
         user = self._finality.user(transaction.nonce, hashes)
-        if (
-            transaction.state == MINED
-            and self._finality.depth
-            and (user in hashes or (user == LONG_AGO and not is_doubted))
-        ):
-            landed, block = landing_of(transaction)
-            self._journal.finish(transaction, SETTLED, landed if user == LONG_AGO else user, block)
+        is_old = self._chain.provider.clock.wall() - transaction.created > _OLD_SECONDS
+        if user == LONG_AGO and is_old and not is_doubted and transaction.state == MINED:
+            self._journal.finish(transaction, SETTLED, *landing_of(transaction))
         elif is_doubted if user in (None, LONG_AGO) else user not in hashes:
             self._journal.reopen(transaction)
             log.warning(

@@ -200,9 +200,13 @@ class TransactionLog:
         self.finish(transaction, PENDING)
         return replace(transaction, state=PENDING, hash=None, block=None)
 
-    def mined(self, most: int) -> list[Transaction]:
-        """Those that a reorg might take, the first ones, in order of nonce."""
-        return self._select(f"WHERE state = '{MINED}' ORDER BY nonce LIMIT ?", (most,))  # the index knows this text
+    def mined(self, most: int, *, newest: bool = False) -> list[Transaction]:
+        """Those that a reorg might take, the first ones, or the `newest`, in order of nonce."""
+        order = " DESC" if newest else ""
+        found = self._select(
+            f"WHERE state = '{MINED}' ORDER BY nonce{order} LIMIT ?", (most,)
+        )  # the index knows this text
+        return sorted(found, key=lambda each: each.nonce)
 
     def landed_from(self, nonce: int, most: int) -> list[Transaction]:
         """Those that landed at this nonce or a later one, wherever a reorg might take them, the first ones, in order of nonce."""
