@@ -94,6 +94,8 @@ def _cooler(scene: Scene, sequence: int) -> Candidate:
     return scene.with_completions(sequence, scene.generate(sequence, temperature=0.98))
 
 
+MADE: dict[str, Make] = {}
+"""What is hidden, without what finds it: the submissions of a seat one by one."""
 # When a cheat is found is the luck of few mismatched tokens, of a policy that each kind of processor trains a little otherwise: one in 800 tokens of bfloat16, in 1,100 of 8-bit weights, in 1,800 of an 8-bit cache.
 # Soft takes two of them, hard three. So `within` is about twice the most that seats took on two instruction sets (docs/measurements.md): at those rates one seat in two thousand has too few in time.
 for _name, _make, _what, _alternative, _outcome, _within in (
@@ -107,7 +109,9 @@ for _name, _make, _what, _alternative, _outcome, _within in (
     ("drafts within 0.01", _generated(_drafting(budget=0.01)), "A draft's token is kept within 0.01 logits of the draw.", "", HARD, 8),
 ):  # fmt: skip
     _named = f"{_name}, proved anew"
+    MADE[_name] = _make
     add(_hidden(_named, _make, _alternative), _named, _what, "history", "sampling", outcome=_outcome, within=_within)
+MADE["temperature 0.98"] = _cooler
 add(
     _hidden("temperature 0.98, all along", _cooler, ""), "temperature 0.98, all along",
     "Drawn at temperature 0.98 in place of the run's 1, in every submission.", "history", "sampling", outcome=HARD, within=4,

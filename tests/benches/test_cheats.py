@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from benches import Bench, cheats, cheats_catalogue, cheats_submissions
+from benches import Bench, cheats, cheats_catalogue, cheats_seats, cheats_submissions
 from benches.cheats_ideal import Looks, submissions
 from benches.cheats_submissions import Detection, FirstVerdict, Observed, Quantiles, Seat
 
@@ -102,8 +102,18 @@ def test_a_row_says_tokens_interval_and_statistics_and_no_number_where_no_bet_wi
     assert "24,000 tokens" in row.remark and "int8 90%, margins 5%" in row.remark and "ideal ∞" in row.remark
 
 
-@pytest.mark.parametrize(("part", "made"), [("catalogue", "c"), ("submissions", "s"), ("all", "cs")])
-def test_both_tables_are_printed_or_one_alone(part: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seat_that_is_not_found_misses_the_goal_and_counts_with_what_was_looked_at() -> None:
+    seats = [({Outcome.SOFT: 1_000, Outcome.HARD: 3_000}, 3_000), ({Outcome.SOFT: 2_000}, 15_000), ({}, 14_000)]
+    soft, hard = cheats_seats._rows("bfloat16", seats)
+    assert (soft.ours, soft.most, soft.found, soft.looked_at, soft.goal) == (2_000, 2_000, 2, 14_000, None)
+    assert (hard.ours, hard.found, hard.looked_at, hard.goal, hard.met) == (14_000, 1, 14_500, 4_000, False)
+    assert hard.remark == "1 of 3 seats, at most 3000, the others not within 14500"
+    (_, alone) = cheats_seats._rows("bfloat16", seats[:1])
+    assert alone.met
+
+
+@pytest.mark.parametrize(("part", "made"), [("catalogue", "c"), ("submissions", "s"), ("seats", "n"), ("all", "csn")])
+def test_all_tables_are_printed_or_one_alone(part: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def table(name: str) -> list[Detection]:
@@ -112,4 +122,5 @@ def test_both_tables_are_printed_or_one_alone(part: str, made: str, monkeypatch:
 
     monkeypatch.setattr(cheats_catalogue, "rows", lambda only: table("c"))
     monkeypatch.setattr(cheats_submissions, "rows", lambda rows, only: table("s"))
+    monkeypatch.setattr(cheats_seats, "rows", lambda seats, only: table("n"))
     assert [row.name for row in cheats.run(part=part).rows] == list(made) == asked
