@@ -69,7 +69,10 @@ class CommandSender(Sender):
                 elif transaction.asker == self._asker:
                     self._found.add(transaction.id)
         for leave in given:
-            self.send(taking_back(self.chain, leave))
+            try:
+                self.send(taking_back(self.chain, leave))
+            except TransactionReverted as error:  # of a token that is none of ours
+                log.warning("%s", error)
 
     def _signed(self) -> list[bytes]:
         """All signed forms of what nobody was told of."""

@@ -35,6 +35,8 @@ class RpcEndpoint:
     """Monotonic seconds when it last took the whole time for an answer in vain."""
     is_stale: bool = False
     """Whether the newest block that it last answered with was too old, or from the future."""
+    age: float | None = None
+    """Seconds that the block was old then, by this machine's clock; None: it was not asked yet."""
     warned: float = float("-inf")
     """Monotonic seconds when its old head was last spoken of."""
     last_error: str = ""
@@ -61,7 +63,7 @@ class RpcEndpoint:
         is too old. Raises ValueError where it names no time."""
         if not isinstance(newest, dict):
             return
-        age = clock.wall() - quantity(newest.get("timestamp"))
+        age = self.age = clock.wall() - quantity(newest.get("timestamp"))
         self.is_stale = 0 < most < abs(age)
         if not self.is_stale:
             self.warned = float("-inf")

@@ -215,16 +215,23 @@ class Endpoints:
         ahead = sum(
             other.head > endpoint.head + LAG_BLOCKS and other.moved > endpoint.moved for other in self._endpoints
         )
-        needed = min(2, max(1, len(self._endpoints) - 1))  # what one of three claims alone makes nobody late
-        is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and ahead >= needed
+        is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and ahead >= self._needed
         return endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
 
     def is_late(self, place: int) -> bool:
-        """Whether it is behind, also by the clock where that takes most others for up to date: else it is this machine's that is wrong."""
-        is_old = self._endpoints[place].is_stale and 2 * sum(each.is_stale for each in self._endpoints) < len(
-            self._endpoints
+        """Whether it is behind, or its newest block too old, and by so much older than those of others: else it may be this machine's clock that
+        is wrong."""
+        own = self._endpoints[place]
+        newer = sum(
+            own.age is not None and each.age is not None and own.age - each.age > self.head_age
+            for each in self._endpoints
         )
-        return is_old or self.is_behind(place)
+        return (own.is_stale and newer >= self._needed) or self.is_behind(place)
+
+    @property
+    def _needed(self) -> int:
+        """How many others make one late: what one of three claims alone does not."""
+        return min(2, max(1, len(self._endpoints) - 1))
 
     def head(self, place: int) -> int:
         """Number of the block that it last called its newest; 0: it has named none."""

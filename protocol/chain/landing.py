@@ -71,7 +71,7 @@ class Landing:
                 word = _word_of(one, receipt)
             if word is _Word.NONE and provider.is_late(one.place):
                 with suppress(RpcUnavailable):
-                    one.block_number()  # it counts as late also where nobody has asked it lately
+                    one.block()  # it counts as late also where nobody has asked it lately
         does_not_count = provider.is_late(one.place) or provider.is_silent(one.place, _SILENT_SECONDS)
         return None if word is _Word.NONE and does_not_count else word
 

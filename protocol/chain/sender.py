@@ -73,6 +73,8 @@ _POLL_SECONDS_PUBLIC = 0.25  # the least where there are reorgs: no such chain h
 _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
+_ALONE_SECONDS = 10.0
+"""After which an earlier transaction is left that one endpoint alone shows in the chain, or that all refuse."""
 _FAILED = 16  # of the newest failures, among which the same call is looked for
 _DOUBTED_SECONDS = 3600.0  # after a failure, in which the median of estimates is taken
 
@@ -285,7 +287,6 @@ class Sender:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
         sure that it failed; else one that failed as far as is known raises _NoReceipt at once, for its nonce is used."""
         begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
-        until = begun + self._limits.deadline
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(
             least, _FIRST_LOOK * self._usual
@@ -304,23 +305,44 @@ class Sender:
             if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash, landed.block) is False):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
-            if landed is not None and not waits:
-                raise self._no_receipt(transaction, "it seems to have failed, in a block that is not sure yet")
-            if self._clock.monotonic() > until:
-                _TRANSACTIONS.add(outcome="late")
-                if landed is not None:
-                    raise self._no_receipt(transaction, "it seems to have failed, in a block that is not sure yet")
-                if self._finality.user(transaction.nonce, hashes := self._journal.hashes(transaction)) in hashes:
-                    raise self._no_receipt(
-                        transaction, "it is in the chain, and no endpoint shows whether it succeeded"
-                    )
-                said = f"; an endpoint says: {self._refusal[:200]}" if self._refusal else ""
-                raise DeadlineExceeded(
-                    f"{transaction.doing}: not mined within {self._limits.deadline:g} s{said}",
-                    hint="it may still land; the journal knows it",
-                )
+            if (
+                problem := self._problem(transaction, landed, self._clock.monotonic() - begun, waits=waits)
+            ) is not None:
+                raise problem
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
+
+    def _problem(
+        self, transaction: Transaction, failed: TransactionReceipt | None, waited: float, *, waits: bool
+    ) -> RpcUnavailable | DeadlineExceeded | None:
+        """Why a transaction that has not succeeded is not waited for any longer, `waited` seconds being enough. `failed`: its receipt."""
+        is_late = waited > self._limits.deadline
+        if is_late:
+            _TRANSACTIONS.add(outcome="late")
+        if failed is not None:
+            said = "it seems to have failed, in a block that is not sure yet"
+            return self._no_receipt(transaction, said) if is_late or not waits or self._too_few else None
+        if not is_late and (waits or waited < _ALONE_SECONDS):
+            return None
+        hashes = self._journal.hashes(transaction)
+        if is_late and self._finality.user(transaction.nonce, hashes) in hashes:
+            return self._no_receipt(transaction, "it is in the chain, and no endpoint shows whether it succeeded")
+        if self._landing.anywhere(transaction) is not None:
+            return self._no_receipt(
+                transaction, "it is in the chain by one endpoint, and no other that answers shows it"
+            )
+        if not is_late and not self._refusal:
+            return None
+        said = f"; an endpoint says: {self._refusal[:200]}" if self._refusal else ""
+        return DeadlineExceeded(
+            f"{transaction.doing}: not mined within {min(waited, self._limits.deadline):.0f} s{said}",
+            hint="it may still land; the journal knows it",
+        )
+
+    @property
+    def _too_few(self) -> bool:
+        """Whether so many endpoints have been silent for a minute that no majority can tell what became of a transaction."""
+        return 2 * len(self.chain.provider.gone()) >= len(self.chain.singles)
 
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
         gone = ", ".join(self.chain.provider.gone())
@@ -338,8 +360,9 @@ class Sender:
             if abs(self._clock.wall() - newest.signed) > self._limits.stuck:  # the clock may have been set
                 newest = self._replace(transaction, newest)
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
+            self._refusal = "" if said.taken else self._refusal
             return self._refused(transaction, newest, said) if said.is_refused else transaction
-        except (_Refused, _UnknownOutcome):
+        except (_Refused, _UnknownOutcome, _NoReceipt):
             raise
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
@@ -365,6 +388,10 @@ class Sender:
                 )
             if user is not None and user not in self._journal.hashes(transaction):
                 return self._renew(transaction, user)
+            if user is None and self._too_few:
+                raise self._no_receipt(
+                    transaction, "its nonce seems to be used, and too few endpoints are there to tell by what"
+                )
         elif said.mostly(Refusal.CHEAP):
             self._replace(transaction, attempt)
         elif said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eth_utils import keccak, to_checksum_address
 from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
+from protocol.chain.calls import Call
 from protocol.chain.command import open_sender
+from protocol.chain.contract import Function
 from protocol.chain.sender import SendLimits
 from protocol.errors import InsufficientFunds
+from protocol.identity import Key
 from protocol.shell.money import deposit
 from tests.chain.lying_contracts import THEIRS, Liar, newcomer
 from tests.chain.paying import deposits
@@ -135,3 +139,24 @@ def test_leave_that_was_refused_and_published_is_taken_back(
     world.anvil.request("eth_sendRawTransaction", kept[0])
     open_sender(world.chain, key, tmp_path / "key.json", SendLimits()).close()
     assert world.chain.allowance(key.address, THEIRS) == 0
+
+
+def test_leave_that_cannot_be_taken_back_stops_no_command(world: World, key: Key, tmp_path: Path) -> None:
+    """Of a token that a liar named, and that reverts."""
+    selector = keccak(text="approve(address,uint256)")[:4]
+    answers_one = bytes.fromhex("600160005260206000f3")
+    to_none = b"\x60\x00\x35\x60\xe0\x1c\x63" + selector + bytes.fromhex("14602435151660" + "1f" + "57")
+    code = (to_none + answers_one).ljust(0x1F, b"\0") + bytes.fromhex("5b60006000fd")  # reverts at approve(…, 0)
+    world.anvil.request("anvil_setCode", THEIRS, "0x" + code.hex())
+    leave = Function(
+        world.chain.ethereum, to_checksum_address(THEIRS), selector + bytes(31) + b"\x43" + (5).to_bytes(32, "big")
+    )
+    one = open_sender(world.chain, key, tmp_path / "key.json", SendLimits())
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Sender, "_result", die)
+        one.send(Call("approving tokens", leave, adds=False))
+    one.close()
+    two = open_sender(world.chain, key, tmp_path / "key.json", SendLimits())
+    two.send(two.chain.deposit(key.address, TOKEN))
+    two.close()
+    assert deposits(world, key.address) == 1

@@ -234,3 +234,26 @@ def test_what_is_refused_for_a_moment_is_sent_a_moment_later(
     one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
     one.send(one.chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
+
+
+def test_words_of_one_that_takes_it_later_are_not_told(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    left = [1]
+
+    def fault(method: str, _: list[str]) -> bytes | None:
+        if method != "eth_sendRawTransaction" or not left:
+            return None
+        left.clear()
+        return error(-32000, "txpool is full")
+
+    faulty.fault = fault
+    world.anvil.request("evm_setAutomine", False)
+    try:
+        one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, limits=SendLimits(deadline=1))
+        with pytest.raises(DeadlineExceeded, match=r"not mined within 1 s$"):
+            one.send(one.chain.deposit(key.address, TOKEN))
+    finally:
+        world.anvil.request("evm_setAutomine", True)
+        world.anvil.request("evm_mine")

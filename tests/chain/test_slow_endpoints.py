@@ -89,7 +89,7 @@ def test_who_is_slow_and_failed_once_is_still_a_voice(
     let_them_fail(three, others, 3)
     faulty.fault = swallowing(world)
     with suppress(DeadlineExceeded):
-        Sender(three, key, limits=SendLimits(deadline=6)).send(three.deposit(key.address, TOKEN))
+        Sender(three, key, limits=SendLimits(deadline=3)).send(three.deposit(key.address, TOKEN))
         assert deposits(world, key.address) == 1, "told as done"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from swarm.world import TOKEN, World
 
-from protocol.chain.events import Deposited, Funded, Unbonding
+from protocol.chain.events import Appointed, Defunding, Deposited, Funded, Unbonding
 from protocol.chain.sender import Sender
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Role
@@ -206,3 +206,22 @@ def test_a_key_used_on_another_chain_finds_no_journal_there(
     monkeypatch.setattr("protocol.chain.client.Chain.block_hash", lambda *_: b"\x01" * 32)
     assert contributor.run("leave", "--yes").code == 0
     assert len(list(contributor.home.keystore("operator").parent.glob("transactions-*.sqlite"))) == 2
+
+
+@pytest.mark.parametrize("what", [["defund", "1"], ["appoint", "0x" + "11" * 20]], ids=lambda what: what[0])
+def test_what_is_announced_already_is_not_put_off(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, what: list[str]
+) -> None:
+    """An announcement was killed before it said so, and is given again: each begins the notice anew."""
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    keystore, file = console.folder / "owner.json", console.folder / "run.toml"
+    save_keystore(world.owner.key, keystore, PASSWORD, chain_id=31337)
+    file.write_text(f'[chain]\nrpc = "{world.anvil.rpc}"\ncontract = "{world.chain.runs.address}"\nrun = {world.run}\n')
+    command, *rest = what
+    give = lambda: console.murmur("run", command, f"@{file}", *rest, "--keystore", keystore, "--yes")  # noqa: E731
+    doing = {"defund": "announcing the withdrawal", "appoint": "appointing the trainer"}[command]
+    events = count(world, Defunding) + count(world, Appointed)
+    killed(monkeypatch, "before noting the receipt", doing, give)
+    again = give()
+    assert (again.code, "already" in again.out) == (0, True), again.err
+    assert count(world, Defunding) + count(world, Appointed) == events + 1

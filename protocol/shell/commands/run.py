@@ -26,6 +26,7 @@ from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import allow_to_take, duration, in_json, parse_tokens, policy_in_json, tokens, whose_word
 from protocol.shell.money import send_tokens as move_tokens
 from protocol.shell.proposal import is_shown
+from protocol.shell.sentences import at
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -403,12 +404,22 @@ def defund(
     """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
     path = strip_at(file)
     sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount, least=0)
+    if wei and all(
+        sender.chain.answers("reading the run", lambda one: _is_leaving(one, run, wei))
+    ):  # again would put it off
+        typer.echo(f"announced already; from {at(sender.chain.status(run).defunded_from)} UTC: murmur run collect")
+        return
     notice = duration(sender.chain.policy(run).notice)
     confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes or calldata)
     sender.send(sender.chain.defund(run, wei))
     if is_shown(sender, as_json):
         return
     typer.echo(f"announced; next, in {notice}: murmur run collect" if wei else "the announcement is called off")
+
+
+def _is_leaving(chain: Chain, run: int, wei: int) -> bool:
+    status = chain.status(run)
+    return status.leaving == wei and bool(status.defunded_from)
 
 
 @app.command()
@@ -444,6 +455,11 @@ def ban(
     typer.echo(f"{node} is banned in {notice}")
 
 
+def _follows(chain: Chain, run: int, trainer: str) -> bool:
+    following = chain.next_trainer(run)
+    return following is not None and following[0] == trainer
+
+
 @app.command()
 def appoint(
     file: File, trainer: Annotated[str, typer.Argument(help="Address of the key that is to be the trainer's.")], keystore: Keystore = None,
@@ -452,6 +468,14 @@ def appoint(
     """Make another key the trainer's once the run's notice has passed: for a key that leaked or was lost. Again, yet another."""
     path, trainer = strip_at(file), parse_address(trainer)
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    if all(
+        sender.chain.answers("reading the trainer", lambda one: _follows(one, run, trainer))
+    ):  # again would put it off
+        _, since = sender.chain.next_trainer(run) or (trainer, 0)
+        typer.echo(
+            f"appointed already, from {at(since)} UTC; then start the hub with its keystore (hub.keystore in {path})"
+        )
+        return
     notice = duration(sender.chain.policy(run).notice)
     confirm(
         "Appoint?",
