@@ -73,6 +73,7 @@ _POLL_SECONDS_PUBLIC = 0.25  # the least where there are reorgs: no such chain h
 _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
+_MAY_LAND = "it may still land; the journal knows it"
 _ALONE_SECONDS = 10.0
 """After which an earlier transaction is left that one endpoint alone shows in the chain, or that all refuse."""
 _FAILED = 16  # of the newest failures, among which the same call is looked for
@@ -336,7 +337,7 @@ class Sender:
         said = f"; an endpoint says: {self._refusal[:200]}" if self._refusal else ""
         return DeadlineExceeded(
             f"{transaction.doing}: not mined within {min(waited, self._limits.deadline):.0f} s{said}",
-            hint="it may still land; the journal knows it",
+            hint=_MAY_LAND,
         )
 
     @property
@@ -346,12 +347,8 @@ class Sender:
 
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
         gone = ", ".join(self.chain.provider.gone())
-        hint = (
-            f"more than half of the endpoints must show it: leave {gone} out of chain.rpc if it stays away"
-            if gone
-            else None
-        )
-        return _NoReceipt(f"{transaction.doing}: {said}", hint=hint)
+        leave_out = f"more than half of the endpoints must show it: leave {gone} out of chain.rpc if it stays away"
+        return _NoReceipt(f"{transaction.doing}: {said}", hint=leave_out if gone else _MAY_LAND)
 
     def _push(self, transaction: Transaction, *, everywhere: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
