@@ -56,6 +56,7 @@ def deploy_contracts(
 
     A deployment that was interrupted goes on when the same command is given again: a journal lies beside --out until then.
     """
+    from protocol.chain import gas
     from protocol.chain.deploy import GAS, deploy_to, refuse_overwriting
     from protocol.identity import load_keystore, read_password
     from protocol.logs import only_warnings
@@ -69,7 +70,7 @@ def deploy_contracts(
         f"Deploy to {network} (chain {chain.chain_id})?",
         [
             f"paid by {key.address}, which has {chain.balance(key.address) / 1e18:.6f} ETH",
-            f"needs up to {GAS / 1e6:.0f} million gas, now about {GAS * chain.gas_price() / 1e18:.6f} ETH",
+            f"needs up to {GAS / 1e6:.0f} million gas, now about {GAS * gas.price(chain) / 1e18:.6f} ETH",
             f"stake can leave after {duration(delay)}; nothing of this can be changed later",
         ],
         yes,
