@@ -78,15 +78,20 @@ def read(file: Path) -> RunCard:
     return checked(RunCard, found)
 
 
+def path_in(home: Path) -> Path:
+    """Where a home keeps the card that it was made from."""
+    return home / _KEPT
+
+
 def keep(home: Path, card: RunCard) -> None:
     """Raises PreflightError where the disk is full."""
-    write_json(home / _KEPT, card.model_dump())
+    write_json(path_in(home), card.model_dump())
 
 
 def kept(home: Path) -> RunCard | None:
     """The card that a home was made from; None where there was none, or it cannot be read any more."""
     try:
-        return read(home / _KEPT)
+        return read(path_in(home))
     except (UsageError, ConfigError):
         return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.validator.commands import inspection, receipts, vouchers
+from node.validator.commands import inspection, receipts, seating, vouchers
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, role_of, validator_sender
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Bootnodes, Contract, Fix, Json, PasswordFile, Rpc, RunCardFile, Yes, confirm, emit, group
@@ -19,7 +19,7 @@ from protocol.shell.money import deposit, duration, in_json, parse_tokens, requi
 
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
-    from protocol.chain import Sender
+    from protocol.chain import Chain, Sender
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
 
@@ -62,7 +62,7 @@ def init(
     read_addresses(listen, bootnodes, ())
     chain = Chain(asked["rpc"], asked["contract"])
     chain.check(asked.get("chain_id"))
-    chain.policy(asked["run"])
+    policy = chain.policy(asked["run"])
     if card and vouchers is None:
         vouchers = run_card.read(card).vouchers or None
     if vouchers is not None:
@@ -76,12 +76,14 @@ def init(
     checked(ValidatorSettings, tables)
     key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
     place.write_config(tables, "Settings of a Murmuration validator.")
+    if card:
+        run_card.keep(place.path, run_card.read(card))
 
     def text() -> None:
         typer.echo(f"validator key  {key.address}  (PeerID {key.peer_id})\nsettings       {place.config}")
         typer.echo(
-            "\nnext: ask the run's owner to approve this address, send it ETH and tokens, then: "
-            + place.command("murmur validator stake")
+            f"\nnext: ask the run's owner to approve this address, send it {seating.needs(place, chain, policy)},"
+            f" then: {place.command('murmur validator stake')}"
         )
 
     emit({"home": str(home), "validator": key.address, "peer": key.peer_id}, as_json, text)
@@ -110,7 +112,8 @@ def stake(
         typer.echo("enough is staked already")
         return
     delay = duration(sender.chain.withdrawal_delay())
-    require_tokens(sender, sender.key.address, wei)
+    address = sender.key.address
+    require_tokens(sender, address, wei, hint=lambda: _tokens_first(place, sender.chain, address, wei))
     whose = whose_word(sender.chain, settings.chain.run, agreed)
     lines = [f"deposits  {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"]
     confirm("Stake?", whose + lines, yes)
@@ -118,6 +121,10 @@ def stake(
     typer.echo(
         f"staked {tokens(wei)}; next: {place.command('murmur validator ' + ('reinforce' if seat.since else 'enlist'))}"
     )
+
+
+def _tokens_first(place: Home, chain: Chain, address: str, wei: int) -> str:
+    return f"{seating.how_to_get(place, chain, address, wei)}; then give the same command again"
 
 
 @app.command()
@@ -301,6 +308,9 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         "locked": account.locked,
         "doing": status,
         "matrix_challenges": read_json(place.challenges) or {},
+        "next": seating.next_step(
+            place, chain, settings.chain.run, address, status["state"], fee_max=settings.chain.limits.fee
+        ),
     }
 
     def text() -> None:
@@ -317,6 +327,8 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
             ago = duration(int(time.time()) - last["time"])
             typer.echo(f"  {node}  {last['outcome']} {ago} ago{rate}; in all {tried}")
+        if data["next"]:
+            typer.echo(f"\nnext: {data['next']}")
 
     emit(in_json(data, "at_risk", "backing", "stake", "locked"), as_json, text)
 
