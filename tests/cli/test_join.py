@@ -104,6 +104,23 @@ def test_every_role_takes_the_card_in_place_of_its_lines(newcomer: Newcomer, wor
     assert tables["peers"]["bootnodes"] == card["bootnodes"] == [BOOTNODE]
 
 
+@pytest.mark.parametrize("change", [{"chain_id": 8453}, {"run": 99}, {"contract": "0x" + "11" * 20}], ids=str)
+def test_a_card_of_something_else_is_named_and_no_option_that_nobody_typed(
+    newcomer: Newcomer, change: dict[str, object]
+) -> None:
+    newcomer.card.write_text(json.dumps(json.loads(newcomer.card.read_text()) | change))
+    hint = f"  try: {newcomer.card} names chain, contract and run; ask the run's owner for a newer card\n"
+    assert newcomer.join().err.endswith(hint)
+    given = newcomer.join("--rpc", f"{newcomer.world.anvil.rpc}/")
+    assert given.err.endswith(f"{newcomer.card} names chain, contract and run, and --rpc another's endpoint\n"), (
+        given.err
+    )
+    for role in ("node", "validator", "relay"):
+        words = ("--host", "127.0.0.1") if role == "relay" else ()
+        done = newcomer.console.murmur(role, "init", *words, newcomer.card, "--home", newcomer.folder / "home")
+        assert done.code in (3, 4) and done.err.endswith(hint), done.err
+
+
 def test_given_again_with_the_endpoint_that_it_was_made_with_it_goes_on(newcomer: Newcomer) -> None:
     rpc, card = newcomer.world.anvil.rpc, json.loads(newcomer.card.read_text())
     newcomer.card.write_text(json.dumps(card | {"rpc": ["http://127.0.0.1:9"]}))

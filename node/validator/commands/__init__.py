@@ -48,7 +48,6 @@ def init(
 ) -> None:
     """Create a validator's key and settings."""
     from node.validator.settings import ValidatorSettings
-    from protocol.chain import Chain
     from protocol.chain.vouchers import Vouchers
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
@@ -60,9 +59,7 @@ def init(
         card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block
     )
     read_addresses(listen, bootnodes, ())
-    chain = Chain(asked["rpc"], asked["contract"])
-    chain.check(asked.get("chain_id"))
-    policy = chain.policy(asked["run"])
+    chain, policy = run_card.open_run(asked, card)
     if card and vouchers is None:
         vouchers = run_card.read(card).vouchers or None
     if vouchers is not None:
@@ -99,6 +96,7 @@ def stake(
     """Deposit the stake that backs the seat and the bonds of cases."""
     from protocol.chain.agreement import require_same_run
 
+    asked = None if amount is None else parse_tokens(amount)
     place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     agreed = require_same_run(sender.chain, settings.chain.run)
@@ -106,7 +104,7 @@ def stake(
     account = sender.chain.account(sender.key.address)
     seat = sender.chain.validator(settings.chain.run, sender.key.address)
     missing = max(0, policy.validator_stake - seat.locked - account.free)
-    wei = missing if amount is None else parse_tokens(amount)
+    wei = missing if asked is None else asked
     if not wei:
         sender.let_go(sender.chain.deposit(sender.key.address, wei).doing)
         typer.echo("enough is staked already")
@@ -178,9 +176,9 @@ def reinforce(
     yes: Yes = False,
 ) -> None:
     """Lock more stake in the seat: every open case puts a bond of it at risk."""
-    place, settings = open_home(home)
+    wei, (place, settings) = parse_tokens(amount), open_home(home)
     sender = _sender(place, settings, password_file)
-    wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
+    free = sender.chain.account(sender.key.address).free
     call = sender.chain.reinforce(settings.chain.run, wei)
     if free < wei and not sender.is_done(call):
         raise InsufficientFunds(f"{tokens(free)} of stake are free", hint=f"murmur validator stake {amount}")
@@ -198,10 +196,10 @@ def unstake(
     yes: Yes = False,
 ) -> None:
     """Start the way out for free stake; the stake of a seat that was given up is freed first, when its time has come."""
-    place, settings = open_home(home)
+    wei, (place, settings) = parse_tokens(amount), open_home(home)
     sender = _sender(place, settings, password_file)
     chain, run, address = sender.chain, settings.chain.run, sender.key.address
-    wei, free, seat = parse_tokens(amount), chain.account(address).free, chain.validator(run, address)
+    free, seat = chain.account(address).free, chain.validator(run, address)
     call = chain.unbond(wei)
     lacks = wei > free and not sender.is_done(call)
     if lacks and seat.until:
@@ -212,7 +210,9 @@ def unstake(
                 if seat.at_risk
                 else f"it answers for its receipts {duration(wait)} more"
             )
-            raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+            raise InsufficientFunds(
+                f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="give the same command again then"
+            )
     if lacks and wei > free + (seat.locked if seat.until else 0):
         raise InsufficientFunds(f"{tokens(free)} are free to leave", hint="murmur validator enlist --off")
     delay = duration(chain.withdrawal_delay())

@@ -181,7 +181,8 @@ def fund(
 ) -> None:  # fmt: skip
     """Add to the run's budget for rewards."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount)
+    wei, run = parse_tokens(amount), _run(path)
+    sender = _sender(path, keystore, password_file, calldata)
     chain, owner = sender.chain, sender.key.address
     call = chain.fund(run, wei)
     _require_tokens(sender, call, wei)
@@ -207,7 +208,8 @@ def fund_vouchers(
 ) -> None:  # fmt: skip
     """Add to the pot out of which the run's validators are paid."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount)
+    wei, run = parse_tokens(amount), _run(path)
+    sender = _sender(path, keystore, password_file, calldata)
     chain, owner = sender.chain, sender.key.address
     vouchers = _vouchers(path, chain)
     chain.policy(run)
@@ -240,7 +242,8 @@ def send_tokens(
 ) -> None:  # fmt: skip
     """Send tokens of the run's token to whom they are to be stake for."""
     path, to = strip_at(file), parse_address(to)
-    sender, wei = _sender(path, keystore, password_file, calldata, owner), parse_tokens(amount)
+    wei = parse_tokens(amount)
+    sender = _sender(path, keystore, password_file, calldata, owner)
     call = sender.chain.transfer_tokens(to, wei)
     _require_tokens(sender, call, wei)
     lines = [*_whose_word(path, sender), f"{tokens(wei)} from {sender.key.address} to {to}, for good"]
@@ -261,7 +264,13 @@ def approve(
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
     path, validator = strip_at(file), parse_address(validator)
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
-    confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes or calldata)
+    if sender.key.address != (owner := sender.chain.policy(run).owner):
+        raise UsageError(f"{sender.key.address} is not the owner of run {run}", hint=f"give the keystore of {owner}")
+    confirm(
+        "Go on?",
+        [f"takes the approval of {validator} back" if off else f"lets {validator} judge work of run {run}"],
+        yes or calldata,
+    )
     sender.send(sender.chain.approve_validator(run, validator, not off))
     if is_shown(sender, as_json):
         return
@@ -402,7 +411,8 @@ def defund(
 ) -> None:  # fmt: skip
     """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount, least=0)
+    wei, run = parse_tokens(amount, least=0), _run(path)
+    sender = _sender(path, keystore, password_file, calldata)
     notice = duration(sender.chain.policy(run).notice)
     confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes or calldata)
     sender.send(sender.chain.defund(run, wei))
