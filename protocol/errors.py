@@ -1,7 +1,7 @@
 """Every error this software raises on purpose, in one tree.
 
     MurmurationError                exit  1   something unexpected
-    ├── UsageError                        2   wrong arguments, or a confirmation nobody could give
+    ├── UsageError                        2   wrong arguments, or a confirmation that nobody gave
     ├── ConfigError                       3   a config file, value or run spec is wrong
     ├── ChainError                        4
     │   ├── RpcUnavailable                    no endpoint answered in time

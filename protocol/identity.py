@@ -171,5 +171,5 @@ def read_password(*, file: Path | None, variable: str, what: str, confirm: bool 
 
     password = getpass(f"Password for {what}: ")
     if confirm and getpass("Again: ") != password:
-        raise UsageError("the two passwords differ")
+        raise UsageError("the two passwords differ", hint="give the command again")
     return password

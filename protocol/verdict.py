@@ -75,6 +75,17 @@ class Finding:
     """Bit i: something measured of sample i lies nearer to its hard limit than to its soft one, or beyond the hard one."""
 
 
+def compares(rule: str) -> tuple[str, str]:
+    """What `measured` and `threshold` of a rule's finding are, in words."""
+    return ("claimed", "the validator's own") if rule == "reward" else ("measured", "threshold")
+
+
+def compared(rule: str, measured: str, threshold: str) -> str:
+    """`measured 0.75, threshold 0.5`."""
+    first, second = compares(rule)
+    return f"{first} {measured}, {second} {threshold}"
+
+
 @dataclass(frozen=True)
 class Details:
     """Everything a receipt says. `root`, `submission`, `spec`, `samples` and `prefill` are 64 hex digits; `rule` is empty on accept.

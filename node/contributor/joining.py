@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from protocol.chain import Chain, gas
+from protocol.chain import Chain
 from protocol.chain.faucet import TokenFaucet
 from protocol.chain.sender import Sender
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ChainError, ConfigError, InsufficientFunds
-from protocol.shell.gas import SUBMISSION_GAS, SUBMISSIONS_LOW
-from protocol.shell.money import ether, tokens
+from protocol.shell.gas import DEARER, DEPOSIT_GAS, FAUCET_GAS, WORK_GAS, price_ahead
+from protocol.shell.money import ether_about, tokens
 
-FAUCET_GAS, ETHER_GAS, DEPOSIT_GAS, JOIN_GAS = 125_000, 21_000, 170_000, 120_000
-"""Of the operator's transactions; depositing with the approval before it (docs/testnet.md, "What it costs"), and some more."""
-NODE_GAS = SUBMISSION_GAS * SUBMISSIONS_LOW
-_DEARER = 3
-"""Times the price of the moment: gas becomes dearer while somebody looks for ETH."""
+ETHER_GAS, JOIN_GAS = 21_000, 120_000
+"""Of the operator's transactions (docs/testnet.md, "What it costs"), and some more."""
 LOOK_SECONDS = 3.0
 """Between two looks at the balances."""
 
@@ -52,8 +49,8 @@ class Spending:
         """Raises InsufficientFunds where the faucet gives too little or nothing now, ConfigError where it gives other tokens: before anything is sent."""
         asked = TokenFaucet(chain, faucet) if faucet and chain.token_balance(operator) < stake else None
         given = _promised(chain, asked, operator, stake) if asked else 0
-        full = _price(chain, fee_max) * NODE_GAS
-        passed = full if _most_shown(chain, node) * _DEARER < full else 0
+        full = price_ahead(chain, fee_max) * WORK_GAS
+        passed = full if _most_shown(chain, node) * DEARER < full else 0
         steps = (FAUCET_GAS, asked), (ETHER_GAS, passed), (DEPOSIT_GAS, stake), (JOIN_GAS, not is_seated)
         return cls(node, operator, stake, asked, given, passed, sum(gas for gas, is_due in steps if is_due), fee_max)
 
@@ -63,16 +60,16 @@ class Spending:
         if self.faucet:
             lines.append(f"asks      the faucet {self.faucet.address}, which gives {tokens(self.given)}")
         if self.passed:
-            lines.append(f"passes    {_rounded(self.passed)} from the operator to {self.node}, for its gas")
+            lines.append(f"passes    {ether_about(self.passed)} from the operator to {self.node}, for its gas")
         return lines
 
     def lacks(self, chain: Chain) -> str:
         """In words, what has to be sent to the operator's address before the seat can be taken; nothing where all is there."""
         has, held = chain.balance(self.operator), chain.token_balance(self.operator)
-        needed = self.passed + _price(chain, self.fee_max) * self.gas
+        needed = self.passed + price_ahead(chain, self.fee_max) * self.gas
         parts = []
         if has < needed:
-            parts.append(f"{_rounded(needed - has)} for gas")
+            parts.append(f"{ether_about(needed - has)} for gas")
         if held < self.stake and not self.faucet:
             parts.append(f"{tokens(self.stake - held)} for the stake, which the run's owner sells or gives")
         return f"send {' and '.join(parts)} to {self.operator}" if parts else ""
@@ -101,8 +98,8 @@ def gather(
         drip = spending.faucet.drip(operator)
         sender.let_go(drip.doing)  # what an earlier command asked for is in the balances by now
         sender.send(drip)
-    if spending.passed and _most_shown(chain, spending.node) * _DEARER < spending.passed:
-        say(f"passing {_rounded(spending.passed)} on to the node key")
+    if spending.passed and _most_shown(chain, spending.node) * DEARER < spending.passed:
+        say(f"passing {ether_about(spending.passed)} on to the node key")
         passing = replace(
             chain.transfer_ether(spending.node, spending.passed), doing="passing gas money to the node key"
         )
@@ -113,10 +110,6 @@ def gather(
 def _most_shown(chain: Chain, node: str) -> int:
     """Wei of a node by the endpoint that shows most, so that no other has gas money passed again. Raises RpcUnavailable where none answers."""
     return max(chain.answers("reading a balance", lambda one: one.balance(node)))
-
-
-def _price(chain: Chain, most: int) -> int:
-    return min(_DEARER * gas.price(chain), most)
 
 
 def _promised(chain: Chain, faucet: TokenFaucet, operator: str, stake: int) -> int:
@@ -139,9 +132,3 @@ def _promised(chain: Chain, faucet: TokenFaucet, operator: str, stake: int) -> i
             hint=f"ask the run's owner for {tokens(missing - state.amount)}",
         )
     return state.amount
-
-
-def _rounded(wei: int) -> str:
-    """Two digits of an amount that is an estimate, rounded up."""
-    unit = 10 ** max(0, len(str(wei)) - 2)
-    return ether(-(-wei // unit) * unit)

@@ -26,7 +26,7 @@ from protocol.notice_book import NoticeBook
 from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection
-from protocol.verdict import Outcome, Receipt
+from protocol.verdict import Outcome, Receipt, compared
 
 log = logging.getLogger("node")
 
@@ -171,6 +171,6 @@ def _tell(receipt: Receipt) -> None:
     d = receipt.details
     with about(receipt.submission):
         log.warning(
-            "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
-            d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold, d.detail,
+            "step %d, sequence %d judged %s by %s: rule %s: %s (%s)",
+            d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, compared(d.rule, d.measured, d.threshold), d.detail,
         )  # fmt: skip

@@ -37,11 +37,10 @@ def init(
 ) -> None:
     """Create a relay's key and settings. A relay needs no stake."""
     from node.relay.service import RelaySettings
-    from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
     from protocol.shardcast.settings import ServingSettings
-    from protocol.shell.run_card import run_told
+    from protocol.shell.run_card import open_run, run_told
 
     place = Home(home, "relay")
     place.require_new()
@@ -49,9 +48,7 @@ def init(
     serve.require_reachable()
     asked, bootnodes = run_told(card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode)
     read_addresses(listen, bootnodes, ())
-    chain = Chain(asked["rpc"], asked["contract"])
-    chain.check(asked.get("chain_id"))
-    chain.policy(asked["run"])
+    chain, _ = open_run(asked, card)
     tables = {
         "chain": asked | {"contract": chain.runs.address, "chain_id": chain.chain_id},
         "peers": {"listen": listen, "bootnodes": bootnodes},

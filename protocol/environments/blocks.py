@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_FENCE = re.compile(r"^([ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+)```([^\n`]*+)\n", re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*)```([^\n`]*+)\n", re.MULTILINE)
 _CLOSED = re.compile(r"^[ \t]*+```[ \t]*+$", re.MULTILINE)
 _INDENT_MAX = 64
 _HALF = re.compile("[\ud800-\udfff]")

@@ -113,7 +113,7 @@ class JudgedCode(TaskFiles, ProgramEnvironment):
     """Rows of task files whose answers are tests."""
 
     name = "code"
-    version = f"2 on Python {sys.version_info[0]}.{sys.version_info[1]}"
+    version = f"3 on Python {sys.version_info[0]}.{sys.version_info[1]}"
     exact = False
     Config = CodeConfig
 

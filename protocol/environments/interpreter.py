@@ -51,7 +51,7 @@ class PythonTool(TaskFiles, ProgramTool):
     """Rows of task files; each turn that ends in a block of Python is a call."""
 
     name = "python"
-    version = f"2 on Python {sys.version_info[0]}.{sys.version_info[1]}"
+    version = f"3 on Python {sys.version_info[0]}.{sys.version_info[1]}"
     exact = False
     Config = InterpreterConfig
     reply = ProgramTool.reply

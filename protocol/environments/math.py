@@ -22,7 +22,7 @@ class Maths(TaskFiles):
     """The rows of task files, scored 1 for an answer that is equal to the reference."""
 
     name = "math"
-    version = "1"
+    version = "2"
     exact = False
     grants = Grants(seconds=300.0)
     """As many answers at the deadline as one submission may hold at most, or nearly."""

@@ -191,14 +191,14 @@ def run(application: typer.Typer, name: str) -> None:
         if not code:
             _afterwards.close()
         if code == INTERRUPTED and _unfinished:  # typer's code after Ctrl-C; a command that only shows ends so too
-            _report_interruption()
+            _report_end("interrupted")
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:
         _report_usage(error, name)
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        _report_interruption()
+        _report_end("interrupted")
         code = INTERRUPTED
     except MurmurationError as error:
         report(error)
@@ -218,8 +218,9 @@ def run(application: typer.Typer, name: str) -> None:
     sys.exit(code)
 
 
-def _report_interruption() -> None:
-    typer.echo("\n  ".join(filter(None, ["interrupted", *(say() for say in _unfinished)])), err=True)
+def _report_end(how: str) -> None:
+    """And what the command leaves behind."""
+    typer.echo("\n  ".join(filter(None, [how, *(say() for say in _unfinished)])), err=True)
 
 
 def _report_usage(error: typer.TyperException, name: str) -> None:
@@ -248,14 +249,16 @@ def emit(data: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
 
 
 def confirm(question: str, consequences: list[str], yes: bool) -> None:
-    """Shows what follows and asks. Raises UsageError at once when nobody can answer, typer.Abort when the answer is no."""
+    """Shows what follows and asks. Raises UsageError at once when nobody can answer, typer.Abort at Ctrl-C, and ends the command when the answer is no."""
     for line in consequences:
         typer.echo(f"  {line}", err=True)
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} needs a confirmation and there is no terminal", hint="give --yes")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        _report_end("nothing was done")
+        raise typer.Exit(UsageError.exit_code)
 
 
 def plain(text: object, most: int = 200) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from eth_utils import is_address, to_checksum_address
 
+from protocol.chain import gas
 from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
 from protocol.chain.endpoints import HEAD_SECONDS, EndpointsDisagree
@@ -227,7 +228,7 @@ def look_at_jury(chain: Chain, subject: Subject) -> Answer:
 def look_at_gas_money(chain: Chain, address: str) -> Answer:
     if not is_address(address):
         raise ConfigError(f"{address!r} is no address", hint="give --address 0x…")
-    has, price = chain.balance(address), chain.gas_price()
+    has, price = chain.balance(address), gas.price(chain)
     enough = has // max(1, price * SUBMISSION_GAS)
     said = f"{to_checksum_address(address)} has {has / 1e18:.6f} ETH"
     hint = f"send some ETH to {to_checksum_address(address)} on this chain"

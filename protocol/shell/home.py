@@ -60,6 +60,12 @@ class Home:
         return text if self.path == default_home(self.role) else f"{text} --home {shlex.quote(str(self.path))}"
 
     @property
+    def made_by(self) -> str:
+        """The command that makes all this."""
+        words = {"node": "node join CARD", "bootnode": "murmur bootnode init"}
+        return self.command(words.get(self.role, f"murmur {self.role} init CARD"))
+
+    @property
     def data(self) -> Path:
         self._make()
         folder = self.path / "data"
@@ -76,9 +82,7 @@ class Home:
 
     def require_config(self) -> Path:
         if not self.config.exists():
-            raise ConfigError(
-                f"{self.config} does not exist", hint=f"create it with `{self.command(_init(self.role))}`"
-            )
+            raise ConfigError(f"{self.config} does not exist", hint=f"create it with `{self.made_by}`")
         return self.config
 
     def require_new(self) -> None:
@@ -131,9 +135,7 @@ class Home:
 
         path = path or self.keystore(name)
         if not path.exists():
-            raise ConfigError(
-                f"there is no {name} key at {path}", hint=f"create it with `{self.command(_init(self.role))}`"
-            )
+            raise ConfigError(f"there is no {name} key at {path}", hint=f"create it with `{self.made_by}`")
         return load_keystore(path, self._password(f"the {name} key", password_file))
 
     def ask_once(self, password_file: Path | None) -> None:
@@ -150,7 +152,7 @@ class Home:
 
     def address(self, name: str) -> str:
         """The address of a keystore, without its password."""
-        hint = f"create it with `{self.command(_init(self.role))}`"
+        hint = f"create it with `{self.made_by}`"
         return address_in(self.keystore(name), f"the {name} key", hint)
 
     @property
@@ -263,7 +265,3 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-
-
-def _init(role: str) -> str:
-    return "node init" if role == "node" else f"murmur {role} init"

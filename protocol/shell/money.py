@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,12 @@ def ether(wei: int) -> str:
     return tokens(wei).removesuffix(SYMBOL) + "ETH"
 
 
+def ether_about(wei: int) -> str:
+    """Two digits of an amount that is an estimate, rounded up."""
+    unit = 10 ** max(0, len(str(wei)) - 2)
+    return ether(-(-wei // unit) * unit)
+
+
 def parse_tokens(text: str, *, least: int = 1) -> int:
     """Tokens, or ETH, as people write them, in wei, exactly.
 
@@ -86,11 +92,14 @@ def deposit(sender: Sender | Proposal, account: str, wei: int) -> None:
     sender.send(call)
 
 
-def require_tokens(sender: Sender | Proposal, account: str, wei: int) -> None:
-    """Raises InsufficientFunds where the sender cannot deposit that much for `account`, and has not yet."""
+def require_tokens(sender: Sender | Proposal, account: str, wei: int, *, hint: Callable[[], str] | None = None) -> None:
+    """Raises InsufficientFunds where the sender cannot deposit that much for `account`, and has not yet; `hint` says how they come."""
     chain, who = sender.chain, sender.key.address
     if wei and not sender.is_done(chain.deposit(account, wei)) and (have := chain.token_balance(who)) < wei:
-        raise InsufficientFunds(f"{who} holds {tokens(have)}, fewer than {tokens(wei)}", hint=f"send tokens to {who}")
+        raise InsufficientFunds(
+            f"{who} holds {tokens(have)}, fewer than {tokens(wei)}",
+            hint=hint() if hint else f"send {tokens(wei - have)} to {who}",
+        )
 
 
 def _prepare_deposit(sender: Sender | Proposal, account: str, wei: int) -> None:

@@ -93,7 +93,7 @@ class RoleSubject:
     @property
     def init(self) -> str:
         """The command that makes all this."""
-        return self.command("init")
+        return self.place.made_by
 
     @property
     def standpoint(self) -> str:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
 from protocol.chain import networks
-from protocol.errors import ConfigError, UsageError
+from protocol.errors import ConfigError, UsageError, WrongChain
 from protocol.http_url import without_secrets
 from protocol.settings import Settings, checked
 from protocol.shell.cli import parse_address
 from protocol.shell.home import write_json
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
+    from protocol.chain.types import Policy
 
 _BYTES_MAX = 1 << 16
 _KEPT = "card.json"
@@ -78,15 +82,20 @@ def read(file: Path) -> RunCard:
     return checked(RunCard, found)
 
 
+def path_in(home: Path) -> Path:
+    """Where a home keeps the card that it was made from."""
+    return home / _KEPT
+
+
 def keep(home: Path, card: RunCard) -> None:
     """Raises PreflightError where the disk is full."""
-    write_json(home / _KEPT, card.model_dump())
+    write_json(path_in(home), card.model_dump())
 
 
 def kept(home: Path) -> RunCard | None:
     """The card that a home was made from; None where there was none, or it cannot be read any more."""
     try:
-        return read(home / _KEPT)
+        return read(path_in(home))
     except (UsageError, ConfigError):
         return None
 
@@ -114,6 +123,23 @@ def run_told(
     told = read(card)
     table = chain_table(told, rpc) | ({"first_block": first_block} if first_block else {})
     return table, bootnodes or list(told.bootnodes)
+
+
+def open_run(asked: dict[str, Any], card: Path | None) -> tuple[Chain, Policy]:
+    """The run that [chain] of new settings names, with its policy. Raises WrongChain where chain or contract are others, ConfigError where
+    there is no such run; the hint names the card, where one said so."""
+    from protocol.chain import Chain
+
+    chain = Chain(asked["rpc"], asked["contract"])
+    try:
+        chain.check(asked.get("chain_id"))
+        return chain, chain.policy(asked["run"])
+    except (WrongChain, ConfigError) as error:
+        if card is not None and "--" in error.hint:  # options that nobody typed
+            is_told = asked["rpc"] == chain_table(read(card))["rpc"]
+            others = "; ask the run's owner for a newer card" if is_told else ", and --rpc another's endpoint"
+            error.hint = f"{card} names chain, contract and run{others}"
+        raise
 
 
 def public_endpoints(given: list[str], chain_id: int, own: str | tuple[str, ...]) -> tuple[str, ...]:

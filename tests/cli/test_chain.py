@@ -14,8 +14,8 @@ from swarm.anvil import Anvil
 from swarm.faulty_endpoint import FaultyEndpoint, result
 from swarm.world import DAY, TOKEN, World, policy_for
 
-from protocol.chain import Chain, Sender
-from protocol.chain.deploy import Deployment, deploy_to
+from protocol.chain import Chain, Sender, gas
+from protocol.chain.deploy import GAS, Deployment, deploy_to
 from protocol.identity import Key, load_keystore, save_keystore
 from protocol.sandbox.confinement import Kernel
 from tests.cli.conftest import PASSWORD, Console
@@ -294,9 +294,28 @@ def test_missing_gas_money_fails_and_little_of_it_is_a_warning(console: Console,
     code, checks = doctor(console, "--rpc", anvil.rpc, "--address", poor)
     assert (code, unwell(checks)) == (6, {"gas money": "failed"})
     assert poor in checks["gas money"]["hint"]
-    anvil.give(poor, 20 * 80_000 * Chain(anvil.rpc, None).gas_price())
+    anvil.give(poor, 20 * 80_000 * gas.price(Chain(anvil.rpc, None)))
     code, checks = doctor(console, "--rpc", anvil.rpc, "--address", poor)
     assert (code, unwell(checks)) == (0, {"gas money": "warning"})
+    assert "about 20 transactions" in checks["gas money"]["detail"]
+
+
+def test_gas_costs_what_a_transaction_pays_and_not_what_an_endpoint_recommends(
+    console: Console, anvil: Anvil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    anvil.request("anvil_setNextBlockBaseFeePerGas", hex(10**6))
+    anvil.request("anvil_mine", "0x1")
+    assert Chain(anvil.rpc, None).gas_price() > 10**9, "Anvil recommends a tip of one gwei"
+    key, keystore = Key.generate(), console.folder / "key.json"
+    anvil.give(key.address, 1000 * 80_000 * 2 * 10**6)
+    code, checks = doctor(console, "--rpc", anvil.rpc, "--address", key.address)
+    assert (code, unwell(checks)) == (0, {})
+    save_keystore(key, keystore, PASSWORD, chain_id=31337)
+    ended = console.murmur(
+        "chain", "deploy", "--rpc", anvil.rpc, "--keystore", keystore, "--sink", SINK, "--out", "d.json"
+    )
+    assert f"now about {GAS * 2 * 10**6 / 1e18:.6f} ETH" in ended.err
 
 
 def test_a_run_without_contracts_to_ask_is_a_usage_error(console: Console, anvil: Anvil) -> None:

@@ -131,7 +131,11 @@ def test_a_home_that_others_may_read_is_a_warning_until_it_is_mended(place: Home
 
 def test_without_a_home_the_next_step_is_init(tmp_path: Path) -> None:
     found = look(RelaySubject(Home(tmp_path / "none", "relay")), "home")
-    assert (found.health, found.exit_code, found.hint) == ("failed", 3, f"murmur relay init --home {tmp_path / 'none'}")
+    assert (found.health, found.exit_code, found.hint) == (
+        "failed",
+        3,
+        f"murmur relay init CARD --home {tmp_path / 'none'}",
+    )
 
 
 def test_a_home_that_may_not_be_written_fails(place: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,3 +169,11 @@ def test_a_run_without_a_gate_needs_no_invite(contributor: Contributor, tmp_path
     file.write_text(f'[chain]\nrpc = "{world.anvil.rpc}"\ncontract = "{world.chain.runs.address}"\nrun = {world.run}\n')
     done = contributor.console.murmur("run", "invite", f"@{file}", contributor.node, "--keystore", tmp_path / "none")
     assert (done.code, "no gate" in done.err) == (2, True)
+
+
+def test_who_is_not_the_owner_hears_so_before_an_approval_is_asked_about(gated: Gated) -> None:
+    """The gate's key is not the owner's."""
+    validator, owner = Key.generate().address, gated.world.owner.key.address
+    done = gated.run("approve", validator, "--yes")
+    assert (done.code, f"is not the owner of run {gated.world.run}" in done.err, owner in done.err) == (2, True, True)
+    assert validator not in done.err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +16,6 @@ from swarm.anvil import Anvil
 from swarm.faulty_endpoint import FaultyEndpoint, result
 from swarm.world import DAY, TOKEN, World
 
-from node.contributor import joining
 from protocol.chain import Chain, gas
 from protocol.chain.deploy import Deployment
 from protocol.chain.faucet import creating
@@ -26,7 +27,9 @@ from protocol.errors import PreflightError, UsageError
 from protocol.identity import Key, save_keystore
 from protocol.sandbox.programs import survey
 from protocol.settings import read_toml
+from protocol.shell.gas import WORK_GAS
 from protocol.shell.home import Home
+from protocol.shell.money import tokens
 from protocol.shell.run_card import public_endpoints
 from tests.cli.conftest import PASSWORD, SPEC, Console, Ended
 
@@ -101,6 +104,23 @@ def test_every_role_takes_the_card_in_place_of_its_lines(newcomer: Newcomer, wor
     assert tables["peers"]["bootnodes"] == card["bootnodes"] == [BOOTNODE]
 
 
+@pytest.mark.parametrize("change", [{"chain_id": 8453}, {"run": 99}, {"contract": "0x" + "11" * 20}], ids=str)
+def test_a_card_of_something_else_is_named_and_no_option_that_nobody_typed(
+    newcomer: Newcomer, change: dict[str, object]
+) -> None:
+    newcomer.card.write_text(json.dumps(json.loads(newcomer.card.read_text()) | change))
+    hint = f"  try: {newcomer.card} names chain, contract and run; ask the run's owner for a newer card\n"
+    assert newcomer.join().err.endswith(hint)
+    given = newcomer.join("--rpc", f"{newcomer.world.anvil.rpc}/")
+    assert given.err.endswith(f"{newcomer.card} names chain, contract and run, and --rpc another's endpoint\n"), (
+        given.err
+    )
+    for role in ("node", "validator", "relay"):
+        words = ("--host", "127.0.0.1") if role == "relay" else ()
+        done = newcomer.console.murmur(role, "init", *words, newcomer.card, "--home", newcomer.folder / "home")
+        assert done.code in (3, 4) and done.err.endswith(hint), done.err
+
+
 def test_given_again_with_the_endpoint_that_it_was_made_with_it_goes_on(newcomer: Newcomer) -> None:
     rpc, card = newcomer.world.anvil.rpc, json.loads(newcomer.card.read_text())
     newcomer.card.write_text(json.dumps(card | {"rpc": ["http://127.0.0.1:9"]}))
@@ -150,7 +170,7 @@ def test_without_money_it_says_what_to_send_to_the_one_address_and_goes_on_when_
     assert newcomer.home.address("operator") == operator
     assert newcomer.role == Role.ACTIVE
     chain = newcomer.world.chain
-    assert chain.balance(newcomer.home.address("node")) >= joining.NODE_GAS * gas.price(chain)
+    assert chain.balance(newcomer.home.address("node")) >= WORK_GAS * gas.price(chain)
     newcomer.world.anvil.give(operator, 0)
     again = newcomer.join()
     assert again.code == 0 and newcomer.world.chain.account(operator).active == 100 * TOKEN, (
@@ -313,6 +333,52 @@ def test_a_faucet_that_gives_too_little_is_not_asked(newcomer: Newcomer) -> None
     done = newcomer.join(card=False)
     assert done.code == 6 and "the faucet gives 30 MUR" in done.err and "70 MUR" in done.err
     assert newcomer.world.chain.token_balance(newcomer.home.address("operator")) == 0
+
+
+def test_a_validator_comes_from_a_card_to_its_seat_by_what_the_commands_say(newcomer: Newcomer) -> None:
+    with_faucet(newcomer, 500 * TOKEN)
+    chain, console, home = newcomer.world.chain, newcomer.console, Home(newcomer.folder / "v a l", "validator")
+
+    def run(*words: object) -> Ended:
+        return console.murmur("validator", *words, "--home", home.path)
+
+    def next_said() -> str:
+        said = run("status", "--json").json["next"]
+        assert f"next: {said}" in run("status").out
+        return str(said)
+
+    begun = run("init", newcomer.card)
+    address, stake = home.address("validator"), chain.policy(newcomer.world.run).validator_stake
+    asked = f"murmur chain faucet --card '{home.path}/card.json' --keystore '{home.path}/keys/validator.json'"
+    assert re.search(rf"send it [0-9.]+ ETH for gas and {tokens(stake)} for the stake, which `{asked}` gets", begun.out)
+    assert re.fullmatch(f"send [0-9.]+ ETH for gas to {address}", next_said())
+    newcomer.world.anvil.give(address, TOKEN)
+    poor = run("stake", "--yes")
+    assert poor.code == 6 and f"try: {asked}; then give the same command again" in poor.err
+    assert next_said() == asked
+    assert console.murmur(*shlex.split(asked)[1:], "--yes").code == 0
+    assert next_said() == f"murmur validator stake --home '{home.path}'"
+    assert run("stake", "--yes").code == 0
+    assert f"murmur run approve @run.toml {address}" in next_said()
+    newcomer.world.owner.send(chain.approve_validator(newcomer.world.run, address, True))
+    assert next_said() == f"murmur validator enlist --home '{home.path}'"
+    assert run("enlist", "--yes").code == 0
+    assert next_said() == f"murmur validator start --home '{home.path}'"
+
+
+def test_a_validator_whose_card_names_no_faucet_that_helps_hears_how_much_to_ask_for(newcomer: Newcomer) -> None:
+    stake, home = newcomer.world.chain.policy(newcomer.world.run).validator_stake, newcomer.folder / "validator"
+    asks = f"ask the run's owner to send {tokens(stake)} to"
+    begun = newcomer.console.murmur("validator", "init", newcomer.card, "--home", home)
+    assert f"ETH for gas and {tokens(stake)} for the stake, then" in begun.out
+    assert asks in newcomer.console.murmur("validator", "stake", "--yes", "--home", home).err
+    none = newcomer.console.murmur("chain", "faucet", "--card", newcomer.card)
+    assert (none.code, "names no faucet" in none.err) == (3, True)
+    with_faucet(newcomer, stake - 1)
+    (home / "card.json").write_text(newcomer.card.read_text())
+    assert asks in newcomer.console.murmur("validator", "stake", "--yes", "--home", home).err
+    shown = newcomer.console.murmur("chain", "faucet", "--card", newcomer.card)
+    assert "once in 1 d" in shown.out
 
 
 def test_a_machine_that_cannot_do_the_work_is_told_before_money_is_sent(

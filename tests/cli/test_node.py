@@ -110,7 +110,7 @@ WITH_CHAIN = [["status"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1
 def test_a_missing_home_names_the_command_that_makes_one(console: Console, tmp_path: Path, command: list[str]) -> None:
     done = console.node(*command, "--home", tmp_path / "nowhere")
     assert done.code == 3
-    assert "node init" in done.err
+    assert f"node join CARD --home {tmp_path / 'nowhere'}" in done.err
     assert not (tmp_path / "nowhere").exists(), "looking must not make folders"
 
 
@@ -269,6 +269,7 @@ def test_the_way_out_pays_everything_back(contributor: Contributor) -> None:
     assert contributor.run("leave", "--yes").code == 0
     locked = contributor.run("unstake", "100", "--yes")
     assert (locked.code, "still locked" in locked.err) == (6, True), "work can still be challenged"
+    assert locked.err.endswith("try: give the same command again then\n")
     contributor.world.anvil.advance(chain.policy(contributor.world.run).span)
     assert contributor.run("unstake", "100", "--yes").code == 0
     early = contributor.run("withdraw")
@@ -279,10 +280,14 @@ def test_the_way_out_pays_everything_back(contributor: Contributor) -> None:
 
 
 @pytest.mark.parametrize("amount", ["0", "-1", "some", "0.0000000000000000001", "nan"])
-def test_an_amount_that_is_none_is_refused(contributor: Contributor, amount: str) -> None:
+def test_an_amount_that_is_none_is_refused_before_a_password_is_asked_for(
+    contributor: Contributor, monkeypatch: pytest.MonkeyPatch, amount: str
+) -> None:
     contributor.give()
-    done = contributor.run("unstake", "--yes", "--", amount)
-    assert done.code == 2
+    monkeypatch.delenv("MURMUR_PASSWORD")
+    for command in ("unstake", "rebond", "stake"):
+        done = contributor.console.node(command, "--home", contributor.path, "--yes", "--", amount)
+        assert (done.code, "is no amount of tokens" in done.err) == (2, True), done.err
     assert contributor.world.chain.account(contributor.operator).active == 0
 
 
@@ -301,11 +306,11 @@ def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> 
     return ref
 
 
-def told(contributor: Contributor, ref: SubmissionRef, outcome: Outcome) -> str:
+def told(contributor: Contributor, ref: SubmissionRef, outcome: Outcome, found: str = "sampling") -> str:
     """Notes a verdict as the running node would; the submission id."""
     world, validator = contributor.world, Key.generate()
     domain, submission = world.chain.domain, ref.submission_id(world.run)
-    rule = "" if outcome == Outcome.ACCEPT else "sampling"
+    rule = "" if outcome == Outcome.ACCEPT else found
     details = Details(
         protocol=1, chain_id=31337, contract=domain.contract, run=world.run, submission=submission.hex(), node=ref.node, step=ref.step,
         sequence=ref.sequence, root=ref.root.hex(), units=500, spec="00" * 32, outcome=int(outcome), rule=rule,
@@ -377,7 +382,7 @@ def test_status_of_a_running_node_shows_what_it_does(contributor: Contributor) -
     contributor.home.write_status(state="waiting", reason="the run is paused by its owner", step=3)
     assert contributor.status()["running"]
     shown = contributor.run("status").out
-    assert "waiting" in shown
+    assert "now        waiting (the run is paused by its owner, step 3)\n" in shown
     assert "the run is paused by its owner" in shown
 
 
@@ -430,6 +435,14 @@ def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contribut
         assert text in shown
     row = contributor.run("submissions", submission[:10], "--json").json["submissions"][0]
     assert row["receipt"]["details"]["measured"] == "0.31"
+
+
+def test_a_reward_that_was_claimed_is_told_from_the_validators_own(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.world.publish(0)
+    submission = told(contributor, submitted(contributor), Outcome.SOFT, "reward")
+    shown = contributor.run("submissions", submission[:10]).out
+    assert "claimed   0.31, the validator's own 0.125\n" in shown and "threshold" not in shown
 
 
 def test_every_state_of_a_submission_says_what_comes_next(contributor: Contributor) -> None:

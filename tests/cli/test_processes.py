@@ -328,8 +328,9 @@ def test_ctrl_c_at_a_confirmation_ends_with_130_and_sends_nothing(contributor: C
 def test_no_is_an_answer_and_yes_another(contributor: Contributor) -> None:
     contributor.give()
     environment, arguments = {"MURMUR_PASSWORD": PASSWORD}, ["stake", "--home", str(contributor.path)]
-    code, _ = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"n\n"))
-    assert (code, contributor.world.chain.account(contributor.operator).active) == (130, 0)
+    code, shown = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"n\n"))
+    assert (code, contributor.world.chain.account(contributor.operator).active) == (2, 0)
+    assert shown.endswith("nothing was done\r\n")
     code, shown = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"y\n"))
     assert code == 0, shown
     assert contributor.world.chain.account(contributor.operator).active > 0

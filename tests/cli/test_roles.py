@@ -60,6 +60,7 @@ def test_a_validator_goes_from_key_to_seat_and_back(validator: tuple[World, str,
     world.anvil.advance(seat.until - world.chain.block().time)
     locked = run("unstake", "500", "--yes")
     assert (locked.code, "answers for its receipts" in locked.err) == (6, True)
+    assert locked.err.endswith("try: give the same command again then\n")
     world.anvil.advance(2 * policy.span)
     assert run("unstake", "500", "--yes").code == 0
     world.anvil.advance(world.chain.withdrawal_delay())

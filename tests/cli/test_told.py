@@ -104,6 +104,23 @@ def test_killed_and_then_ended_otherwise_it_is_paid_once(
     once_then_again(payment)
 
 
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [("n\n", 2, "nothing was done"), ("\n", 2, "nothing was done"), ("\x04", 130, "interrupted")],
+    ids=["no", "Enter", "Ctrl-D"],
+)
+def test_who_says_no_hears_that_nothing_was_done(
+    payment: Payment, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, said: str
+) -> None:
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, typed.encode())
+    with open(terminal) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        done = payment.give()
+    os.close(keyboard)
+    assert (done.code, payment.made) == (code, 0) and done.err.rstrip().endswith(f"Send it? [y/N]:{said}"), done.err
+
+
 def test_interrupted_it_says_what_may_land(payment: Payment, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Sender, "send", interrupt)

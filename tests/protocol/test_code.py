@@ -229,6 +229,8 @@ def test_without_bubblewrap_code_is_refused_before_any_work_and_others_are_not(
         ("    ```text\n    out\n\n```python\na\n```", "a\n"),
         ("```\n3\n\n```python\na\n```", "a\n"),
         ("2. ```python\n   a\n   ```", "a\n"),
+        ("```python\na\n```\n8```python\nb\n```", "a\n"),
+        ("- 8```python\na\n```", None),
     ],
 )
 def test_the_program_is_the_last_closed_block_of_python_after_the_thoughts(

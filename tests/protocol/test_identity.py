@@ -120,6 +120,15 @@ def test_passwords_come_from_file_then_environment_and_never_hang(
         read_password(file=None, variable="MURMUR_TEST_PASSWORD", what="x")
 
 
+def test_two_passwords_that_differ_are_asked_for_again_by_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["one", "other"])
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
+    with pytest.raises(UsageError, match="the two passwords differ") as refused:
+        read_password(file=None, variable="MURMUR_TEST_PASSWORD", what="x", confirm=True)
+    assert refused.value.hint == "give the command again"
+
+
 def test_a_signature_counts_for_its_message_domain_and_key_only() -> None:
     key, message = Key.generate(), Verdict(1, b"\x01" * 32, 3, 1, b"\x02" * 32)
     signature = message.sign(key, DOMAIN)

@@ -1,6 +1,7 @@
 """No answer of a stranger makes a regular expression run away: every one that scoring puts to it ends soon on texts that repeat themselves.
 
-A search of quadratic time takes minutes on the long texts here, one of exponential time longer than the universe has.
+A search of quadratic time takes minutes on the long texts here, one of exponential time longer than the universe has. And every one finds
+the same on each Python: what the oldest gets wrong is in none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from re import _compiler as compiler  # type: ignore[attr-defined]
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from types import ModuleType
@@ -18,18 +22,23 @@ from typing import Any
 
 import pytest
 
+import node
+import protocol
+import trainer
 from protocol.environments.maths import deadline, final, grade
 
 _WHOLE, _ANSWER = 1 << 18, 4000
 """Characters of what a module reads: a completion, or an answer that was found in one (`grade.ANSWER_MAX`)."""
 _MODULES = {
-    "answer": _WHOLE, "bm25": _WHOLE, "calculator": _WHOLE, "code": _WHOLE, "interpreter": _WHOLE, "reasoning": _WHOLE,
+    "answer": _WHOLE, "blocks": _WHOLE, "bm25": _WHOLE, "calculator": _WHOLE, "code": _WHOLE, "interpreter": _WHOLE, "reasoning": _WHOLE,
     "retrieval": _WHOLE, "maths.final": _WHOLE, "maths.grade": _ANSWER, "maths.library": _ANSWER, "maths.meaning": _ANSWER,
     "maths.notation": _ANSWER, "maths.sentence": _ANSWER, "maths.tokens": _ANSWER, "maths.units": _ANSWER, "maths.words": _ANSWER,
     "maths.atoms": _ANSWER, "maths.compare": _ANSWER, "maths.regions": _ANSWER, "maths.syntax": _ANSWER, "maths.values": _ANSWER,
 }  # fmt: skip
 _SECONDS = 5.0  # of CPU time for one search, which takes some milliseconds
 _MANY = 160  # texts for one expression
+_POSSESSIVE = re.compile(r"[*+?}]\+|\(\?>")
+"""None of a group: until 3.11.5 (CPython's issues 100061 and 106052) that keeps what an iteration that failed had read. Debian 12 has 3.11.2."""
 _CALLED = {"compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer"}
 _LETTERS = {
     codes.CATEGORY_SPACE: " \n", codes.CATEGORY_DIGIT: "1", codes.CATEGORY_WORD: "a1", codes.CATEGORY_NOT_SPACE: "a",
@@ -42,19 +51,19 @@ def _patterns(module: ModuleType) -> Iterator[tuple[re.Pattern[Any], set[str]]]:
     time is a letter."""
     source = inspect.getsource(module)
     names = {}
-    for node in ast.walk(ast.parse(source)):
-        match node:
+    for found in ast.walk(ast.parse(source)):
+        match found:
             case ast.Assign(targets=[ast.Name(name)], value=ast.Call() as call):
                 names[call] = name
             case ast.Call(func=ast.Attribute(value=ast.Name("re"), attr=how), args=[first, *_]) if how in _CALLED:
                 called = {how}
                 if how == "compile":
                     # by its name, or as what was compiled just here; of others it is not known
-                    name = names.get(node, "")
+                    name = names.get(found, "")
                     called = set(re.findall(rf"(?<![A-Za-z_.]){name}\.(\w+)\(", source)) if name else set()
                     if len(re.findall(rf"(?<![A-Za-z_.]){name}\b", source)) == 1:
                         called = set()
-                yield _compiled(module, first, ast.unparse(node)), (called & _CALLED) or {"fullmatch", "finditer"}
+                yield _compiled(module, first, ast.unparse(found)), (called & _CALLED) or {"fullmatch", "finditer"}
 
 
 def _compiled(module: ModuleType, first: ast.expr, call: str) -> re.Pattern[Any]:
@@ -152,6 +161,49 @@ def test_a_regular_expression_ends_soon_on_texts_that_repeat_themselves(
     for text in _texts(pattern, length):
         ended = deadline.within(_SECONDS, partial(_use, pattern, called, text), False)
         assert ended, f"{pattern.pattern!r} on {text[:20]!r}… of {len(text)} characters"
+
+
+def _whole(parsed: Any) -> Iterator[Any]:
+    """What gives nothing back and is more than one character: atomic groups, possessive repetitions of groups."""
+    match parsed:
+        case (codes.ATOMIC_GROUP, _):
+            yield parsed
+        case (codes.POSSESSIVE_REPEAT, (_, _, repeated)) if not compiler._simple(repeated):
+            yield parsed
+    if isinstance(parsed, list | tuple | parser.SubPattern):
+        for part in parsed:
+            yield from _whole(part)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "many"),
+    [
+        (r"(?:ab?c)*+", 1), (r"(?>ab)", 1), (r"(?:x|(?=(a(?:b\s++)?+)))*", 1), (r"((?:a\s*+){2,3}+)|(?:[ab]++)?", 1), (r"(a)*+", 1),
+        (r"(x)(?(1)(?>ab)|c)", 1), (r"(?:(?:a++b)?+c)++", 2), (r"\s*+[^a]++b?+.*+(?:[ab])++(?:\d++[.)])*", 0),
+    ],
+)  # fmt: skip
+def test_what_gives_nothing_back_is_found_wherever_it_stands(pattern: str, many: int) -> None:
+    assert len(list(_whole(parser.parse(pattern)))) == many
+
+
+def _strings(source: str) -> Iterator[str]:
+    for found in ast.walk(ast.parse(source)):
+        match found:
+            case ast.Constant(str(text)):
+                yield text
+            case ast.Constant(bytes(octets)):
+                yield octets.decode("latin-1")
+            case ast.JoinedStr(values):
+                yield "".join(str(one.value) if isinstance(one, ast.Constant) else "a" for one in values)
+
+
+@pytest.mark.parametrize("package", [protocol, node, trainer], ids=lambda package: package.__name__)
+def test_no_regular_expression_has_a_possessive_group(package: ModuleType) -> None:
+    for file in Path(package.__path__[0]).rglob("*.py"):
+        source = file.read_text()
+        for text in _strings(source) if _POSSESSIVE.search(source) else ():
+            with suppress(re.error):
+                assert not list(_whole(parser.parse(text))), f"{file}: {text}"
 
 
 _REPEATED = {

@@ -50,7 +50,9 @@ def init(
     asked, bootnodes = run_card.run_told(
         card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block
     )
-    chain, node_key, operator_key = make_home(place, asked, bootnodes, listen, password_file, has_operator=operator)
+    chain, node_key, operator_key = make_home(
+        place, asked, bootnodes, listen, password_file, card, has_operator=operator
+    )
     if card:
         run_card.keep(place.path, run_card.read(card))
     made = {
@@ -86,14 +88,14 @@ def _first_need(chain: Chain, node: str, operator: str, run: int) -> str:
 
 
 def make_home(
-    place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str, password_file: Path | None, *, has_operator: bool = True
+    place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str, password_file: Path | None, card: Path | None, *, has_operator: bool = True
 ) -> tuple[Chain, Key, Key | None]:  # fmt: skip
-    """A new home, with keys and settings, once the chain has shown that the run is there; `asked` is its [chain].
+    """A new home, with keys and settings, once the chain has shown that the run is there; `asked` is its [chain], as `card` has it.
 
     Raises ConfigError where the home is not new, WrongChain where chain or contract are others.
     """
     place.require_new()
-    chain, tables = _settings_told(asked, bootnodes, listen)
+    chain, tables = _settings_told(asked, bootnodes, listen, card)
     made = [
         place.new_key(name, chain_id=chain.chain_id, password_file=password_file)
         for name in ("node", "operator")
@@ -103,9 +105,9 @@ def make_home(
     return chain, made[0], made[1] if has_operator else None
 
 
-def make_settings(place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str) -> None:
+def make_settings(place: Home, asked: dict[str, Any], bootnodes: Sequence[str], listen: str, card: Path) -> None:
     """Settings anew for a home that has them, as `make_home` makes them."""
-    _write(place, _settings_told(asked, bootnodes, listen)[1])
+    _write(place, _settings_told(asked, bootnodes, listen, card)[1])
 
 
 def home_tables(card: RunCard, now: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,16 +120,16 @@ def home_tables(card: RunCard, now: Mapping[str, Any]) -> dict[str, Any]:
     return {"chain": chain, "peers": {"listen": now.get("peers", {}).get("listen"), "bootnodes": list(card.bootnodes)}}
 
 
-def _settings_told(asked: dict[str, Any], bootnodes: Sequence[str], listen: str) -> tuple[Chain, dict[str, Any]]:
+def _settings_told(
+    asked: dict[str, Any], bootnodes: Sequence[str], listen: str, card: Path | None
+) -> tuple[Chain, dict[str, Any]]:
     from node.contributor.settings import NodeSettings
-    from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
+    from protocol.shell import run_card
 
     read_addresses(listen, bootnodes, ())
-    chain = Chain(asked["rpc"], asked["contract"])
-    chain.check(asked.get("chain_id"))
-    chain.policy(asked["run"])
+    chain, _ = run_card.open_run(asked, card)
     tables = {
         "chain": asked | {"contract": chain.runs.address, "chain_id": chain.chain_id},
         "peers": {"listen": listen, "bootnodes": list(bootnodes)},

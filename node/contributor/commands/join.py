@@ -64,11 +64,11 @@ def join(
         raise UsageError("which run?", hint="give the run's card, a file that its owner hands out: node join CARD")
     if rpc is not None and place.config.exists():
         _require_asked(place, rpc)
-    if told and place.config.exists():
-        _take_correction(place, told)
+    if card and told and place.config.exists():
+        _take_correction(place, told, card)
     place.ask_once(password_file)
     if told and not place.config.exists():
-        make_home(place, run_card.chain_table(told, rpc), told.bootnodes, listen, password_file)
+        make_home(place, run_card.chain_table(told, rpc), told.bootnodes, listen, password_file, card)
         run_card.keep(place.path, told)
     told = told or run_card.kept(place.path)
     node = settings(place).value
@@ -113,7 +113,7 @@ def _require_asked(place: Home, rpc: str) -> None:
         )
 
 
-def _take_correction(place: Home, card: RunCard) -> None:
+def _take_correction(place: Home, card: RunCard, file: Path) -> None:
     """A home takes what a newer card of its run says, unless its settings were changed by hand.
 
     Raises ConfigError where the home belongs to another run.
@@ -135,7 +135,7 @@ def _take_correction(place: Home, card: RunCard) -> None:
     if before and home_tables(before, tables) == home_tables(card, tables):
         typer.echo(f"the faucet is {card.faucet or 'none'} now, as the card says", err=True)
     elif before and tables == home_tables(before, tables):
-        make_settings(place, run_card.chain_table(card), card.bootnodes, tables["peers"]["listen"])
+        make_settings(place, run_card.chain_table(card), card.bootnodes, tables["peers"]["listen"], file)
         typer.echo(f"the card's endpoints and bootnodes were written to {place.config}", err=True)
     elif tables != home_tables(card, tables):
         said = {"chain.rpc": card.rpc, "peers.bootnodes": card.bootnodes, "chain.first_block": card.first_block}

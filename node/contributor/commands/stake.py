@@ -84,7 +84,7 @@ def stake(
     """Deposit stake and take a seat in the run; where the run has a gate, with an invite of its owner."""
     from protocol.chain.agreement import require_same_run
 
-    place = open_home(home)
+    place, asked = open_home(home), None if amount is None else parse_tokens(amount)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
     node_key = place.open_key("node", password_file)
@@ -97,7 +97,7 @@ def stake(
     agreed = require_same_run(chain, run, node=node_key.address)
     seat = look_for_seat(place, node, chain, node_key, agreed, hardware, invite, spec)
     missing = seat.missing(chain, sender.key.address)
-    wei = missing if amount is None else parse_tokens(amount)
+    wei = missing if asked is None else asked
     if wei < missing:
         raise InsufficientFunds(
             f"a seat needs {tokens(seat.policy.node_stake)} of free stake; {tokens(missing)} are missing"
@@ -274,10 +274,9 @@ def unstake(
     as_json: CalldataJson = False,
 ) -> None:
     """Start the way out for free stake; it can be slashed until it is withdrawn."""
-    o = open_operation(home, password_file, operator_keystore, calldata, operator)
+    wei, o = parse_tokens(amount), open_operation(home, password_file, operator_keystore, calldata, operator)
     chain, run, sender, address = o.chain, o.run, o.sender, o.node
     delay = duration(chain.withdrawal_delay())
-    wei = parse_tokens(amount)
     free, seat, now = chain.account(sender.key.address).free, chain.seat(run, address), chain.block().time
     own = seat.locked if seat.operator == sender.key.address else 0
     call = chain.unbond(wei)
@@ -310,7 +309,9 @@ def _require_released(chain: Chain, run: int, seat: Seat) -> None:
             if seat.open_cases
             else f"work can be challenged for {duration(wait)} more"
         )
-        raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+        raise InsufficientFunds(
+            f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="give the same command again then"
+        )
 
 
 def rebond(
@@ -321,7 +322,7 @@ def rebond(
     yes: Yes = False,
 ) -> None:
     """Take unstaked tokens that were not withdrawn back into stake, where they can back a seat again."""
-    o, wei = open_operation(home, password_file, operator_keystore), parse_tokens(amount)
+    wei, o = parse_tokens(amount), open_operation(home, password_file, operator_keystore)
     operator = o.sender.key.address
     leaving, call = o.chain.account(operator).leaving, o.chain.rebond(wei)
     if wei > leaving and not o.sender.is_done(call):

@@ -81,7 +81,7 @@ def _print_work(d: dict[str, Any]) -> None:
     typer.echo("\nWork")
     doing = d["doing"] or {}
     state = doing.get("state", "not running")
-    more = [f"{k} {v}" for k, v in doing.items() if k in ("step", "sequence", "reason")]
+    more = [str(v) if k == "reason" else f"{k} {v}" for k, v in doing.items() if k in ("step", "sequence", "reason")]
     typer.echo(f"  now        {state}" + (f" ({', '.join(more)})" if more else ""))
     if "tokens_per_second" in doing:
         typer.echo(f"  speed      {doing['tokens_per_second']} tokens a second in the last submission")

@@ -11,7 +11,7 @@ from node.contributor import rule_words
 from protocol.shell.cli import plain
 from protocol.shell.money import duration, tokens
 from protocol.shell.sentences import at
-from protocol.verdict import Outcome
+from protocol.verdict import Outcome, compares
 
 _MOST = 1_000  # characters of what a validator wrote
 
@@ -50,9 +50,9 @@ def show_one(row: dict[str, Any]) -> None:
         )
         if d["rule"]:
             typer.echo(f"rule      {d['rule']}: {rule_words.RULES[d['rule']]} ({rule_words.link(d['rule'])})")
-            typer.echo(
-                f"measured  {plain(d['measured'])}, threshold {plain(d['threshold'])}\ndetail    {plain(d['detail'], _MOST)}"
-            )
+            first, second = compares(d["rule"])
+            typer.echo(f"{first:9} {plain(d['measured'])}, {second} {plain(d['threshold'])}")
+            typer.echo(f"detail    {plain(d['detail'], _MOST)}")
             if d["rule"] == "history":
                 typer.echo("samples   none by itself: the seat's work up to this submission, taken together")
             else:

@@ -13,7 +13,7 @@ from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol import __version__
 from protocol.chain import ring
 from protocol.chain.types import Policy
-from protocol.verdict import HISTORY, Outcome
+from protocol.verdict import HISTORY, Outcome, compares
 
 ROWS = 25
 """Submissions on one page of the list."""
@@ -81,6 +81,7 @@ def _verdict(receipt: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": outcome.name.lower(), "means": rule_words.OUTCOMES[outcome], "validator": receipt["validator"], "time": details["time"],
         "rule": rule, "rule_means": rule_words.RULES.get(rule, ""), "samples": whole if rule == HISTORY else rule_words.ranges(int(details["samples"], 16)),
         **{name: str(details[name])[:_LETTERS_MAX] for name in ("measured", "threshold", "detail")},
+        "compares": compares(rule),
         **{name: details[name] for name in ("sequences_checked", "proofs_checked", "tokens_checked")},
     }  # fmt: skip
 

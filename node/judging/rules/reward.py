@@ -154,7 +154,7 @@ class _Scorer:
                 sandbox.warm_up()
                 broken += 1
                 if broken == _TRIES:
-                    return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
+                    return Finding("reward", Outcome.SOFT, "a score", "none", f"row {row}: {error}", 1 << row)
 
     def _answer(self, sample: Sample) -> str | None:
         """The text that is scored: that of the last turn, None where it never ended."""

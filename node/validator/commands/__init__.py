@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.validator.commands import inspection, receipts, vouchers
+from node.validator.commands import inspection, receipts, seating, vouchers
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, role_of, validator_sender
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Bootnodes, Contract, Fix, Json, PasswordFile, Rpc, RunCardFile, Yes, confirm, emit, group
@@ -19,7 +19,7 @@ from protocol.shell.money import deposit, duration, in_json, parse_tokens, requi
 
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
-    from protocol.chain import Sender
+    from protocol.chain import Chain, Sender
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
 
@@ -48,7 +48,6 @@ def init(
 ) -> None:
     """Create a validator's key and settings."""
     from node.validator.settings import ValidatorSettings
-    from protocol.chain import Chain
     from protocol.chain.vouchers import Vouchers
     from protocol.p2p.host import read_addresses
     from protocol.settings import checked
@@ -60,9 +59,7 @@ def init(
         card, rpc=rpc, contract=contract, run=run, bootnodes=bootnode, first_block=first_block
     )
     read_addresses(listen, bootnodes, ())
-    chain = Chain(asked["rpc"], asked["contract"])
-    chain.check(asked.get("chain_id"))
-    chain.policy(asked["run"])
+    chain, policy = run_card.open_run(asked, card)
     if card and vouchers is None:
         vouchers = run_card.read(card).vouchers or None
     if vouchers is not None:
@@ -76,12 +73,14 @@ def init(
     checked(ValidatorSettings, tables)
     key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
     place.write_config(tables, "Settings of a Murmuration validator.")
+    if card:
+        run_card.keep(place.path, run_card.read(card))
 
     def text() -> None:
         typer.echo(f"validator key  {key.address}  (PeerID {key.peer_id})\nsettings       {place.config}")
         typer.echo(
-            "\nnext: ask the run's owner to approve this address, send it ETH and tokens, then: "
-            + place.command("murmur validator stake")
+            f"\nnext: ask the run's owner to approve this address, send it {seating.needs(place, chain, policy)},"
+            f" then: {place.command('murmur validator stake')}"
         )
 
     emit({"home": str(home), "validator": key.address, "peer": key.peer_id}, as_json, text)
@@ -97,6 +96,7 @@ def stake(
     """Deposit the stake that backs the seat and the bonds of cases."""
     from protocol.chain.agreement import require_same_run
 
+    asked = None if amount is None else parse_tokens(amount)
     place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     agreed = require_same_run(sender.chain, settings.chain.run)
@@ -104,13 +104,14 @@ def stake(
     account = sender.chain.account(sender.key.address)
     seat = sender.chain.validator(settings.chain.run, sender.key.address)
     missing = max(0, policy.validator_stake - seat.locked - account.free)
-    wei = missing if amount is None else parse_tokens(amount)
+    wei = missing if asked is None else asked
     if not wei:
         sender.let_go(sender.chain.deposit(sender.key.address, wei).doing)
         typer.echo("enough is staked already")
         return
     delay = duration(sender.chain.withdrawal_delay())
-    require_tokens(sender, sender.key.address, wei)
+    address = sender.key.address
+    require_tokens(sender, address, wei, hint=lambda: _tokens_first(place, sender.chain, address, wei))
     whose = whose_word(sender.chain, settings.chain.run, agreed)
     lines = [f"deposits  {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"]
     confirm("Stake?", whose + lines, yes)
@@ -118,6 +119,10 @@ def stake(
     typer.echo(
         f"staked {tokens(wei)}; next: {place.command('murmur validator ' + ('reinforce' if seat.since else 'enlist'))}"
     )
+
+
+def _tokens_first(place: Home, chain: Chain, address: str, wei: int) -> str:
+    return f"{seating.how_to_get(place, chain, address, wei)}; then give the same command again"
 
 
 @app.command()
@@ -171,9 +176,9 @@ def reinforce(
     yes: Yes = False,
 ) -> None:
     """Lock more stake in the seat: every open case puts a bond of it at risk."""
-    place, settings = open_home(home)
+    wei, (place, settings) = parse_tokens(amount), open_home(home)
     sender = _sender(place, settings, password_file)
-    wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
+    free = sender.chain.account(sender.key.address).free
     call = sender.chain.reinforce(settings.chain.run, wei)
     if free < wei and not sender.is_done(call):
         raise InsufficientFunds(f"{tokens(free)} of stake are free", hint=f"murmur validator stake {amount}")
@@ -191,10 +196,10 @@ def unstake(
     yes: Yes = False,
 ) -> None:
     """Start the way out for free stake; the stake of a seat that was given up is freed first, when its time has come."""
-    place, settings = open_home(home)
+    wei, (place, settings) = parse_tokens(amount), open_home(home)
     sender = _sender(place, settings, password_file)
     chain, run, address = sender.chain, settings.chain.run, sender.key.address
-    wei, free, seat = parse_tokens(amount), chain.account(address).free, chain.validator(run, address)
+    free, seat = chain.account(address).free, chain.validator(run, address)
     call = chain.unbond(wei)
     lacks = wei > free and not sender.is_done(call)
     if lacks and seat.until:
@@ -205,7 +210,9 @@ def unstake(
                 if seat.at_risk
                 else f"it answers for its receipts {duration(wait)} more"
             )
-            raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+            raise InsufficientFunds(
+                f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="give the same command again then"
+            )
     if lacks and wei > free + (seat.locked if seat.until else 0):
         raise InsufficientFunds(f"{tokens(free)} are free to leave", hint="murmur validator enlist --off")
     delay = duration(chain.withdrawal_delay())
@@ -301,6 +308,9 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         "locked": account.locked,
         "doing": status,
         "matrix_challenges": read_json(place.challenges) or {},
+        "next": seating.next_step(
+            place, chain, settings.chain.run, address, status["state"], fee_max=settings.chain.limits.fee
+        ),
     }
 
     def text() -> None:
@@ -317,6 +327,8 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
             ago = duration(int(time.time()) - last["time"])
             typer.echo(f"  {node}  {last['outcome']} {ago} ago{rate}; in all {tried}")
+        if data["next"]:
+            typer.echo(f"\nnext: {data['next']}")
 
     emit(in_json(data, "at_risk", "backing", "stake", "locked"), as_json, text)
 

@@ -147,7 +147,7 @@ def _engine(home: Path) -> EngineSettings:
 def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """List rejected submissions whose evidence is kept: what was found, and what became of it."""
     from node.validator.judgement_log import JudgementLog
-    from protocol.verdict import Outcome
+    from protocol.verdict import Outcome, compared
 
     place, _ = open_home(home)
     journal = JudgementLog(place.data / "judgements.sqlite")
@@ -174,8 +174,8 @@ def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             softened = "" if row["treated_as"] in (row["found"], None) else f", treated as {row['treated_as']}"
             case = "" if row["case"] is None else f" (case {row['case']})"
             typer.echo(
-                f"{row['submission'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['found']}{softened}  {row['rule']}: measured "
-                f"{row['measured']}, threshold {row['threshold']}  {row['state'] or 'unknown'}{case}"
+                f"{row['submission'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['found']}{softened}  {row['rule']}: "
+                f"{compared(row['rule'], row['measured'], row['threshold'])}  {row['state'] or 'unknown'}{case}"
             )
 
     emit({"rejections": rows}, as_json, text)
@@ -234,6 +234,8 @@ def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 
 
 def _print_details(d: dict[str, Any], as_json: bool) -> None:
+    from protocol.verdict import compared
+
     def text() -> None:
         outcome = {1: "accept", 2: "soft", 3: "hard"}[d["outcome"]]
         typer.echo(f"{outcome}: step {d['step']}, sequence {d['sequence']} of {d['node']}")
@@ -241,7 +243,7 @@ def _print_details(d: dict[str, Any], as_json: bool) -> None:
             f"checked {d['sequences_checked']} samples, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
         )
         if d["rule"]:
-            typer.echo(f"rule {d['rule']}: measured {d['measured']}, threshold {d['threshold']} ({d['detail']})")
+            typer.echo(f"rule {d['rule']}: {compared(d['rule'], d['measured'], d['threshold'])} ({d['detail']})")
 
     emit(d, as_json, text)
 

@@ -4,7 +4,7 @@ Thoughts are scratch paper. Boxes of one sentence that commas, "and" or "or" joi
 Without a box the last sentence that says something counts: its bold text, its formulas, or its numbers and their units.
 
 A completion is a stranger's text and may be long. So a repetition that another one may take over from here takes all it can get and
-gives nothing back (`*+`, `++`): no text makes a search take more than linear time (tests/protocol/test_regular_expressions.py).
+gives nothing back (`\\s*+`; of groups that is wrong on early Pythons): no text makes a search take more than linear time (tests/protocol/test_regular_expressions.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ COMPLETION_MAX = 1 << 20
 _BOXES_MAX = 64
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[0-9A-Za-z]))")
 _CUE = re.compile(
-    r"(?:####\s*+|(?:final\s++answer|\banswer|\bresult|\bsolution)\b(?:\s++(?:is|are|equals|to\b[^.:\n]{0,80}?\b(?:is|are)))?+\s*+\**+\s*+[:=.]?+\s*+\**+[:=]?+\s*+)",
+    r"(?:####\s*+|(?:final\s++answer|\banswer|\bresult|\bsolution)\b(?:\s++(?:is|are|equals|to\b[^.:\n]{0,80}?\b(?:is|are)))?\s*+\**+\s*+[:=.]?+\s*+\**+[:=]?+\s*+)",
     re.IGNORECASE,
 )
 _JOINED = re.compile(
-    r"(?P<signs>[\s$,;&]*+)(?P<words>(?:(?:and|or|\\text\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|\\q?quad)[\s$,;]*+)*+)(?:[A-Za-z](?:_\{?\w++\}?)?\s*+=)?[\s$]*+"
+    r"(?P<signs>[\s$,;&]*+)(?P<words>(?:(?:and|or|\\text\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|\\q?quad)[\s$,;]*+)*)(?:[A-Za-z](?:_\{?\w++\}?)?\s*+=)?[\s$]*+"
 )
 _NAMED = re.compile(r"(?<![\\A-Za-z)\]}'^])([A-Za-z](?:_\{?\w{1,5}\}?)?)\s*=\s*[\s$]*$")
 _CASES = re.compile(r"\b(?:if|when|otherwise|else|alternatively|depending|or)\b", re.IGNORECASE)

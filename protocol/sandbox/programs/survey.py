@@ -9,6 +9,7 @@ import os
 import platform
 import stat
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,11 +23,15 @@ from protocol.sandbox import bpf
 from protocol.sandbox.confinement import Kernel
 from protocol.sandbox.programs import runner, walls
 
-INSTALL = "sudo apt-get install bubblewrap, then `murmur env doctor`"
+INSTALL = "sudo apt-get install bubblewrap, then give the same command again"
 _SECONDS = 30.0
 _IDLE_S = 5.0
 _NO_ROOM = "memory_mib in the environment's config may be too little for it: Node.js needs 4096"
 _CANNOT = "a script that another program interprets cannot be one, nor what needs files outside of /usr/lib and /usr/share; see memory_mib as well"
+_UNSHARES = (
+    "import ctypes, os, sys; libc = ctypes.CDLL(None, use_errno=True);"
+    " sys.exit(os.strerror(ctypes.get_errno()) if libc.unshare(0x10000000) else 0)"  # CLONE_NEWUSER
+)
 _OFTEN_USED = ("node", "perl", "ruby", "lua", "php", "bash")
 
 
@@ -136,6 +141,11 @@ def _user_namespaces() -> Grant:
     for place, (bad, hint) in switches.items():
         if (found := _read(place)) == bad:  # AppArmor may still allow bwrap: the trial says
             return Grant(name, False, f"{place} is {found}", hint, is_needed="apparmor" not in place)
+    made = subprocess.run([sys.executable, "-S", "-c", _UNSHARES], capture_output=True, timeout=_SECONDS, check=False)
+    if made.returncode:
+        why = made.stderr.decode(errors="replace").strip()
+        hint = "none is made in a chroot, and not in most containers: run Murmuration outside of it"
+        return Grant(name, False, f"none can be made here: {why}", hint, is_needed=False)  # bwrap may: the trial says
     return Grant(name, True, "for every account")
 
 

@@ -56,6 +56,7 @@ def deploy_contracts(
 
     A deployment that was interrupted goes on when the same command is given again: a journal lies beside --out until then.
     """
+    from protocol.chain import gas
     from protocol.chain.deploy import GAS, deploy_to, refuse_overwriting
     from protocol.identity import load_keystore, read_password
     from protocol.logs import only_warnings
@@ -69,7 +70,7 @@ def deploy_contracts(
         f"Deploy to {network} (chain {chain.chain_id})?",
         [
             f"paid by {key.address}, which has {chain.balance(key.address) / 1e18:.6f} ETH",
-            f"needs up to {GAS / 1e6:.0f} million gas, now about {GAS * chain.gas_price() / 1e18:.6f} ETH",
+            f"needs up to {GAS / 1e6:.0f} million gas, now about {GAS * gas.price(chain) / 1e18:.6f} ETH",
             f"stake can leave after {duration(delay)}; nothing of this can be changed later",
         ],
         yes,
@@ -277,6 +278,10 @@ def faucet(
         Path | None, typer.Option(help="Keystore of the key that pays the gas; without one the faucet is shown only.")
     ] = None,
     deployment: Addresses = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(help="The run's card, which names faucet and endpoints; in place of an addresses file."),
+    ] = None,
     faucet: Annotated[str | None, typer.Option(help="Address of the faucet, without an addresses file.")] = None,
     network: AnyNetwork = None,
     rpc: Rpc = None,
@@ -287,10 +292,15 @@ def faucet(
     """Get development tokens, or show what the faucet gives: to each account once in a period, and to all together so much."""
     from protocol.chain.deploy import Deployment
     from protocol.chain.faucet import TokenFaucet
+    from protocol.shell import run_card
 
-    known = Deployment.load(deployment) if deployment else None
-    urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
-    chain = networks.connect(urls, chain_id)
+    if card and deployment:
+        raise UsageError("--card and --deployment both name a faucet", hint="leave one of them away")
+    known = run_card.read(card) if card else Deployment.load(deployment) if deployment else None
+    asked = rpc or (list(known.rpc) if isinstance(known, run_card.RunCard) else [])
+    chain = networks.connect(*networks.endpoints(network, asked, known.chain_id if known else None))
+    if card and known and not known.faucet and not faucet:
+        raise ConfigError(f"{card} names no faucet", hint="ask the run's owner for tokens")
     found = TokenFaucet(chain, parse_address(faucet) if faucet else known.faucet if known else None)
     if keystore is None:
         if account is not None:

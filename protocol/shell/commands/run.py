@@ -182,7 +182,8 @@ def fund(
 ) -> None:  # fmt: skip
     """Add to the run's budget for rewards."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount)
+    wei, run = parse_tokens(amount), _run(path)
+    sender = _sender(path, keystore, password_file, calldata)
     chain, owner = sender.chain, sender.key.address
     call = chain.fund(run, wei)
     _require_tokens(sender, call, wei)
@@ -208,7 +209,8 @@ def fund_vouchers(
 ) -> None:  # fmt: skip
     """Add to the pot out of which the run's validators are paid."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount)
+    wei, run = parse_tokens(amount), _run(path)
+    sender = _sender(path, keystore, password_file, calldata)
     chain, owner = sender.chain, sender.key.address
     vouchers = _vouchers(path, chain)
     chain.policy(run)
@@ -241,7 +243,8 @@ def send_tokens(
 ) -> None:  # fmt: skip
     """Send tokens of the run's token to whom they are to be stake for."""
     path, to = strip_at(file), parse_address(to)
-    sender, wei = _sender(path, keystore, password_file, calldata, owner), parse_tokens(amount)
+    wei = parse_tokens(amount)
+    sender = _sender(path, keystore, password_file, calldata, owner)
     call = sender.chain.transfer_tokens(to, wei)
     _require_tokens(sender, call, wei)
     lines = [*_whose_word(path, sender), f"{tokens(wei)} from {sender.key.address} to {to}, for good"]
@@ -262,7 +265,13 @@ def approve(
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
     path, validator = strip_at(file), parse_address(validator)
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
-    confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes or calldata)
+    if sender.key.address != (owner := sender.chain.policy(run).owner):
+        raise UsageError(f"{sender.key.address} is not the owner of run {run}", hint=f"give the keystore of {owner}")
+    confirm(
+        "Go on?",
+        [f"takes the approval of {validator} back" if off else f"lets {validator} judge work of run {run}"],
+        yes or calldata,
+    )
     sender.send(sender.chain.approve_validator(run, validator, not off))
     if is_shown(sender, as_json):
         return
@@ -403,12 +412,11 @@ def defund(
 ) -> None:  # fmt: skip
     """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
     path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file, calldata), _run(path), parse_tokens(amount, least=0)
-    if wei and all(
-        sender.chain.answers("reading the run", lambda one: _is_leaving(one, run, wei))
-    ):  # again would put it off
+    wei, run = parse_tokens(amount, least=0), _run(path)
+    sender = _sender(path, keystore, password_file, calldata)
+    if wei and not calldata and all(sender.chain.answers("reading the run", lambda one: _is_leaving(one, run, wei))):
         typer.echo(f"announced already; from {at(sender.chain.status(run).defunded_from)} UTC: murmur run collect")
-        return
+        return  # again would put it off
     notice = duration(sender.chain.policy(run).notice)
     confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes or calldata)
     sender.send(sender.chain.defund(run, wei))
@@ -468,9 +476,7 @@ def appoint(
     """Make another key the trainer's once the run's notice has passed: for a key that leaked or was lost. Again, yet another."""
     path, trainer = strip_at(file), parse_address(trainer)
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
-    if all(
-        sender.chain.answers("reading the trainer", lambda one: _follows(one, run, trainer))
-    ):  # again would put it off
+    if not calldata and all(sender.chain.answers("reading the trainer", lambda one: _follows(one, run, trainer))):
         _, since = sender.chain.next_trainer(run) or (trainer, 0)
         typer.echo(
             f"appointed already, from {at(since)} UTC; then start the hub with its keystore (hub.keystore in {path})"

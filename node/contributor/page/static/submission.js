@@ -49,7 +49,8 @@ function verdictOf(verdict) {
   ];
   if (verdict.rule) {
     rows.push(["rule", rule(verdict.rule), ` ${verdict.rule_means}`]);
-    rows.push(["measured", ...text(verdict.measured)], ["threshold", ...text(verdict.threshold)], ["detail", ...text(verdict.detail)]);
+    const [measured, threshold] = verdict.compares;
+    rows.push([measured, ...text(verdict.measured)], [threshold, ...text(verdict.threshold)], ["detail", ...text(verdict.detail)]);
     rows.push(["samples", verdict.samples]);
   }
   return [facts(rows)];
