@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +100,7 @@ def loop(alone: Field, tmp_path: Path, model: Path, new_learner: Callable[..., L
         Lead(new_learner()),
         None,
     )
-    trainer._source = alone.source(clock=clock)
+    trainer._source = alone.source(clock=clock, node_share=0.5)
     trainer._checkpoints = Checkpoints(layout.checkpoints, keep=2)
     made = Loop(alone, trainer, clock)
     say = trainer._say
@@ -171,6 +172,19 @@ def test_a_batch_that_is_large_enough_is_taken_at_once_when_no_more_can_come(loo
     assert loop.handed_over() == [0]
 
 
+def test_nobody_waits_for_the_part_of_nodes_that_can_make_no_more(loop: Loop) -> None:
+    one, other, validator = joined(loop), joined(loop), loop.field.desk.validator()
+    loop.publish()
+
+    def work() -> None:
+        works(loop, one, validator, (UNEQUAL, UNEQUAL), (UNEQUAL, EQUAL))
+        works(loop, other, validator, (UNEQUAL, EQUAL), (EQUAL, EQUAL))
+
+    batch = loop.wait(work)
+    assert Counter(group.node for group in batch) == {one.address: 3, other.address: 1}
+    assert "waiting for other nodes" not in loop.said
+
+
 def test_work_that_nobody_has_judged_is_waited_for(loop: Loop) -> None:
     node = joined(loop)
     loop.publish()
@@ -186,7 +200,12 @@ def test_a_seat_that_may_work_is_given_time_before_those_that_wait_get_the_next_
     loop.publish()
     began: list[float] = []
     with pytest.raises(DeadlineExceeded):
-        loop.wait(lambda: joined(loop), *[lambda: None] * (QUIET - 2), lambda: began.append(len(loop.handed_over())))
+        loop.wait(
+            lambda: None,
+            lambda: joined(loop),
+            *[lambda: None] * (QUIET - 3),
+            lambda: began.append(len(loop.handed_over())),
+        )
     assert began == [1]
     assert loop.handed_over() == [0, 1]
 

@@ -160,7 +160,7 @@ class Trainer(Training):
                     why = f"no more can come of it: {seats}" if is_spent else f"no new group for {now - risen:.0f} s"
                     log.warning("step %d: %s; goes on with %d groups", self._step, why, have)
                     needed = have
-                patient = withheld is None or now < withheld + self._t.node_share_wait_seconds
+                patient = not is_spent and (withheld is None or now < withheld + self._t.node_share_wait_seconds)
                 batch = self._source.take(self._step, needed, uncapped=not patient)
                 self._tell_need(self._step + (batch is not None))
                 if batch is not None:
