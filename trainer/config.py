@@ -196,7 +196,8 @@ class TrainSettings(Settings):
     rollout_wait_seconds: float = Field(default=3600, gt=0)
     """Longest wait for a full batch before the trainer gives up, naming what is missing."""
     rollout_quiet_seconds: float = Field(default=900, gt=0)
-    """After so long without a new group the step is taken with those there are: seats may have no more to give for these weights."""
+    """After so long without a new group the step is taken with those there are, and so it is at once where seats can give no more for these
+    weights. With too few, the same weights become the next version, if a seat waits for one."""
     groups_least: int | None = Field(default=None, ge=1)
     """Fewest groups such a step is taken with; else half of `groups_per_step`, and never less than one per optimizer step."""
     node_share: float = Field(default=0.5, gt=0, le=1)

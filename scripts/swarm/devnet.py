@@ -28,6 +28,9 @@ from trainer.telemetry.status import read_status, status_lines
 FOLDER = ROOT / ".swarm/devnet"
 _FOR_EVER = 1_000_000  # steps
 _REWARD = "0.000001"  # or the seats would have earned all that their stake backs within minutes
+_GROUPS_LEAST = (
+    2  # what has been learned teaches little, and a devnet goes on all the same: one for each optimizer step
+)
 _PATIENCE = 86_400  # seconds without rollouts: nodes are stopped and started, and the machine has other things to do
 
 
@@ -41,7 +44,7 @@ def up(cheats: int, environments: Path | None, *, foreground: bool = False) -> i
         return 7
     try:
         settings = replace(
-            SwarmSettings(), steps=_FOR_EVER, rollout_wait_seconds=_PATIENCE, reward=_REWARD, cheats=SwarmSettings().cheats[:cheats],
+            SwarmSettings(), steps=_FOR_EVER, rollout_wait_seconds=_PATIENCE, groups_least=_GROUPS_LEAST, reward=_REWARD, cheats=SwarmSettings().cheats[:cheats],
             **(_asked(environments) if environments else {}),
         )  # fmt: skip
     except MurmurationError as error:

@@ -33,6 +33,8 @@ class SwarmSettings:
     evaluate_every: int = 5
     rollout_wait_seconds: int = 120
     """Without a new group for that long the trainer ends."""
+    groups_least: int | None = None
+    """As [trainer] has it."""
     reward: str = "0.001"
     """Tokens for a unit. What a seat may have waiting ends its work: its stake's worth within a window, which is a day."""
     base: bool = False
@@ -93,7 +95,8 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
             "rollout_wait_seconds": settings.rollout_wait_seconds + (0 if settings.vllm is None else VLLM_SECONDS),
-        },
+        }
+        | ({} if settings.groups_least is None else {"groups_least": settings.groups_least}),
         "hub": {"keystore": "trainer.json", "host": host.address, "port": 0, "origin_port": 0},
     }  # fmt: skip
 

@@ -186,14 +186,15 @@ class Desk:
 @contextmanager
 def open_desk(
     anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None, store: Store | None = None,
-    wrap: Callable[[Any], Any] = lambda app: app, looks_per_minute: int = 10**6, clock: Clock = SYSTEM, **server: Any,
+    wrap: Callable[[Any], Any] = lambda app: app, looks_per_minute: int = 10**6, clock: Clock = SYSTEM,
+    policy: dict[str, Any] | None = None, **server: Any,
 ) -> Iterator[Desk]:  # fmt: skip
     """A fresh deployment and run, nothing published yet, and its hub. `wrap` may stand between server and app.
 
     No thread of the hub's follows the chain here: what it has not read, requests make it read.
     """
     spec = spec or small_spec()
-    world = World.fresh(anvil, spec.digest)
+    world = World.fresh(anvil, spec.digest, **(policy or {}))
     key = world.trainer.key
     database, store = Database(folder / "hub.sqlite"), store or Store(folder / "store")
     hub = Hub(

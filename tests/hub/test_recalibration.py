@@ -24,7 +24,7 @@ from protocol.shardcast.manifest import digest_of, stored
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.store import MANIFEST_NAME, VersionStore, version_folder
 from tests.hub.test_publisher import KEPT, Bench, turn_until_idle
-from tests.hub.test_service import make, put, running, wait_until
+from tests.hub.test_service import make, put, running, seated, wait_until
 from trainer.hub.publisher import Publisher
 from trainer.hub.recalibration import Recalibrations
 
@@ -152,6 +152,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(
 def test_the_running_hub_takes_up_what_the_owner_asks_for(anvil: Anvil, tmp_path: Path) -> None:
     own = spec()
     world = World.fresh(anvil, own.digest)
+    seated(world)
     with running(*make(world, tmp_path, own)) as hub:
         for step in range(3):
             put(hub.layout, step)

@@ -90,6 +90,12 @@ def running(service: HubService, layout: Layout) -> Iterator[Running]:
         assert not made.thread.is_alive()
 
 
+def seated(world: World) -> Key:
+    node = Key.generate()
+    world.seat_node(Key.generate(), node)
+    return node
+
+
 def put(layout: Layout, step: int) -> None:
     final = layout.outgoing / str(step)
     partial = layout.outgoing / f".writing-{step}"
@@ -99,7 +105,21 @@ def put(layout: Layout, step: int) -> None:
     partial.rename(final)
 
 
+def test_a_first_version_waits_for_a_seat_that_may_work_on_it(
+    world: World, spec: RunSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(*make(world, tmp_path, spec)) as hub:
+        put(hub.layout, 0)
+        wait_until(lambda: "once a node has a seat" in caplog.text, deadline=20, what="it says what it waits for")
+        assert world.chain.published(world.run) == 0
+        node = seated(world)
+        wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out")
+    assert world.chain.seat(world.run, node.address).since < world.chain.publication(world.run, 0).block
+    assert caplog.text.count("once a node has a seat") == 1
+
+
 def test_it_serves_and_publishes_whatever_appears_in_the_outbox(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    seated(world)
     with running(*make(world, tmp_path, spec)) as hub:
         client = HubClient(hub.told()["url"], world.run, world.chain.domain)
         assert client.spec(world.spec_digest) == spec
@@ -111,6 +131,7 @@ def test_it_serves_and_publishes_whatever_appears_in_the_outbox(world: World, sp
 
 
 def test_it_shows_a_page_of_its_run_beside_its_own_routes(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    seated(world)
     with running(*make(world, tmp_path, spec)) as hub:
         page = hub.told()["page"]
         assert page == f"{hub.told()['url']}/run/{world.run}/"
@@ -179,6 +200,7 @@ def test_a_fault_nobody_thought_of_does_not_end_publishing_in_silence(
         return original(self)
 
     monkeypatch.setattr(Publisher, "turn", turn)
+    seated(world)
     with running(*make(world, tmp_path, spec)) as hub:
         put(hub.layout, 0)
         wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out after all")
@@ -201,8 +223,7 @@ def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_
     settings, layout = run_settings(world, tmp_path / "run.toml")
     chain = settings.chain.model_copy(update={"confirmations": 1000})
     service = HubService(settings.model_copy(update={"chain": chain}), layout, spec, world.trainer.key)
-    node = Key.generate()
-    world.seat_node(Key.generate(), node)
+    node = seated(world)
     with running(service, layout) as hub:
         put(layout, 0)
         wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out")

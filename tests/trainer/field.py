@@ -115,9 +115,9 @@ class Field:
 
 
 @contextmanager
-def open_field(anvil: Anvil, folder: Path) -> Iterator[Field]:
+def open_field(anvil: Anvil, folder: Path, **policy: Any) -> Iterator[Field]:
     (folder / "hub").mkdir()
-    with Sandbox(small_spec()) as sandbox, open_desk(anvil, folder / "hub") as desk:
+    with Sandbox(small_spec()) as sandbox, open_desk(anvil, folder / "hub", policy=policy) as desk:
         yield Field(desk, sandbox, folder)
 
 

@@ -92,7 +92,7 @@ class _Source:
         self.counts = DataCounts()
         self.trained_nodes: dict[str, int] = {}
         self.cursor: list[list[object]] = []
-        self.usable = 1.0
+        self.usable, self.has_seats = 1.0, True
 
     def poll(self, wait: int) -> None:
         pass
@@ -108,6 +108,9 @@ class _Source:
 
     def settled(self, step: int) -> int:
         return 0
+
+    def workforce(self, step: int) -> None:
+        return None
 
     def take(self, step: int, count: int, *, uncapped: bool) -> list[TrainingGroup]:
         return [TrainingGroup(bytes([step, n]), 0, "0x", step, small.group(10 * step + n)) for n in range(2)]

@@ -258,7 +258,10 @@ class Shelf:
     def settled(self, step: int) -> int:
         return 0
 
-    usable = 1.0
+    def workforce(self, step: int) -> None:
+        return None
+
+    usable, has_seats = 1.0, True
 
     def take(self, step: int, count: int, *, uncapped: bool) -> list[int] | None:
         return list(range(count)) if count <= self.now else None

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def run(anvil: Anvil, made: Made, tmp_path: Path) -> Run:
     return Run(world, Layout(file, load_run(file).value), tmp_path)
 
 
-@pytest.fixture
+@contextmanager
 def peers(run: Run, made: Made) -> Iterator[Peers]:
     with Peers(run.world, made.spec, run.layout, run.folder / "rollouts") as working:
         yield working
@@ -114,9 +115,12 @@ def bf16(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, peers: Peers) -> None:
-    first = run.murmur("run")
+def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, made: Made) -> None:
+    first, stack = run.murmur("run"), ExitStack()
     try:
+        run.wait(first, lambda: run.status().get("state") == "waiting for a node to take a seat", "it waits for a seat")
+        assert run.published() == 0
+        node = stack.enter_context(peers(run, made)).node.address
         # Beyond its newest checkpoint, which is that of step 0: what was trained since then will be lost.
         run.wait(first, lambda: run.published() >= 3, "three versions are out")
         os.kill(first.pid, signal.SIGKILL)  # the trainer alone; its hub has to notice
@@ -137,6 +141,7 @@ def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, peers: P
         assert second.wait(30) == 0, second.tail(40)
     finally:
         first.stop()
+        stack.close()
 
     manifests = run.manifests()
     assert manifests[: len(before)] == before
@@ -152,4 +157,4 @@ def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, peers: P
     metrics = [line for line in lines if "loss" in line]  # evaluations have lines of their own
     assert [entry["step"] for entry in metrics[-2:]] == [STEPS - 2, STEPS - 1]
     assert run.status()["data"]["bad_receipts"] == run.status()["data"]["bad_files"] == 0
-    assert set(run.status()["data"]["trained_nodes"]) == {peers.node.address}
+    assert set(run.status()["data"]["trained_nodes"]) == {node}

@@ -50,9 +50,9 @@ class Publisher:
         self, sender: Sender, book: Book, origin: Origin, outbox: Outbox, kept: int,
         tell: Callable[[str, int, bytes], object] = lambda kind, step, digest: None,
         recalibrations: Recalibrations | None = None,
-        fetch: Callable[[int, bytes], Manifest] | None = None,
+        fetch: Callable[[int, bytes], Manifest] | None = None, *, has_workers: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
-        """`recalibrations`: what manifests say of the calibration, where the run spec lets it be replaced; `fetch` asks others for the manifest of a step by its digest, for a hub that has lost its own. `tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
+        """`has_workers`: whether a node has a seat, which a first version waits for. `recalibrations`: what manifests say of the calibration, where the run spec lets it be replaced; `fetch` asks others for the manifest of a step by its digest, for a hub that has lost its own. `tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
         self._sender = sender
         self._book = book
         self._run = book.run
@@ -62,6 +62,8 @@ class Publisher:
         self._tell = tell
         self._recalibrations = recalibrations
         self._fetch = fetch
+        self._has_workers = has_workers
+        self._is_waiting = False
         self._has_looked = False
         self.published: int | None = None
         """Newest step that this process has served and the chain knows."""
@@ -77,6 +79,8 @@ class Publisher:
             count = self._count()
             if step > count:
                 raise IntegrityError(f"version {step} waits to be published, but the chain is at {count}")
+            if step == count == 0 and self._waits_for_workers():
+                break
             if step < count and step <= max(self._origin.store.steps(), default=0) - self._kept:
                 continue  # too old to be served again; a crash kept it from being removed
             folder = self._outbox.folder / str(step)
@@ -99,6 +103,16 @@ class Publisher:
             self._outbox.remove_before(step + 1 - self._kept)
             return True
         return self._follow()
+
+    def _waits_for_workers(self) -> bool:
+        """Whether a first version would be of no use to anybody: seats work on what is published after they were taken."""
+        waits = not self._has_workers()
+        if waits and not self._is_waiting:
+            log.warning(
+                "version 0 is published once a node has a seat: seats work on versions that are published later"
+            )
+        self._is_waiting = waits
+        return waits
 
     # ---- what the manifests say of the calibration -------------------------------------------------------------------------
 

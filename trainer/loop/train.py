@@ -4,6 +4,10 @@
 
 This process holds no key. The hub's process (trainer/hub/service.py) signs, broadcasts and publishes what is handed over; the bound on
 staleness is what stops the trainer, not the network. What a step consists of is training.py's.
+
+A version is worked on by seats that were there before it, and each makes only so many submissions of it. Where no more can come and the
+batch has too few groups, the same weights become the next version: whoever took a seat since and whoever was done may work on it, and
+groups of the versions before still count, up to the run's `max_lag`.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from trainer.loop.training import Training
 from trainer.rollouts.data import RolloutSource
 from trainer.rollouts.files import Bounds
 from trainer.rollouts.pool import TrainingGroup
+from trainer.rollouts.workforce import Workforce
 
 log = logging.getLogger("trainer")
 
@@ -58,6 +63,7 @@ class Trainer(Training):
         self._run = settings.chain.run
         self._told: dict[str, int] = {}
         self._told_at = 0.0
+        self._again: int | None = None  # the version that the present weights were published as last, before this one
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
@@ -134,35 +140,73 @@ class Trainer(Training):
     # ---- a step --------------------------------------------------------------------------------------------------------
 
     def _wait_for_batch(self) -> list[TrainingGroup] | None:
-        """The next batch; None when stopped. Raises DeadlineExceeded when it does not fill in time."""
+        """The next batch; None when stopped, or when the last version is out. Raises DeadlineExceeded when it does not fill in time."""
         needed, started = self._t.groups_per_step, self._clock.monotonic()
         until = started + self._t.rollout_wait_seconds
         before, risen = 0, started  # groups at the last look, and when they last grew more
         withheld: float | None = None  # since when a batch is full but for the cap per node
+        self._again = None
         with self._phases("waiting for rollouts", self._t.rollout_wait_seconds + self._t.deadlines.polling):
             while not self._stop.is_set():
                 self._note_evaluation(self._evaluating.take())
                 self._poll()
                 now, have = self._clock.monotonic(), self._source.ready(self._step)
+                seats = self._source.workforce(self._step)
                 risen = now if have > before else risen
                 before = have
-                if self._t.fewest_groups <= have < needed and now >= risen + self._t.rollout_quiet_seconds:
-                    log.warning("step %d: no new group for %.0f s; goes on with %d", self._step, now - risen, have)
+                is_quiet = now >= risen + self._t.rollout_quiet_seconds
+                is_spent = seats is not None and seats.is_spent
+                if self._t.fewest_groups <= have < needed and (is_quiet or is_spent):
+                    why = f"no more can come of it: {seats}" if is_spent else f"no new group for {now - risen:.0f} s"
+                    log.warning("step %d: %s; goes on with %d groups", self._step, why, have)
                     needed = have
-                patient = withheld is None or now < withheld + self._t.node_share_wait_seconds
+                patient = not is_spent and (withheld is None or now < withheld + self._t.node_share_wait_seconds)
                 batch = self._source.take(self._step, needed, uncapped=not patient)
                 self._tell_need(self._step + (batch is not None))
                 if batch is not None:
                     return batch
                 withheld = (withheld or now) if have >= needed else None
-                reason = "waiting for other nodes" if withheld else "waiting for rollouts"
-                self._say(reason, have=have, need=needed, seconds=round(now - started, 1))
+                self._say(self._what_it_waits_for(withheld), have=have, need=needed, seconds=round(now - started, 1))
                 if now > until:
-                    raise DeadlineExceeded(
-                        f"only {have} of {needed} groups in {self._t.rollout_wait_seconds:g} s",
-                        hint="are nodes and validators working? see the hub's status",
-                    )
+                    raise self._in_vain(have, needed)
+                if have < needed and seats is not None and (is_spent or (is_quiet and seats.would_work_on_the_next)):
+                    self._publish_again(seats, have)
+                    risen = self._clock.monotonic()
+                    if self._step == self._t.steps:
+                        break
         return None
+
+    def _publish_again(self, seats: Workforce, have: int) -> None:
+        """The present weights become the next version too."""
+        log.warning(
+            "no more can come of version %d (%s), with %d groups where %d are the fewest: the same weights are published as version %d",
+            self._step, seats, have, self._t.fewest_groups, self._step + 1,
+        )  # fmt: skip
+        self._again = self._step
+        self._step += 1
+        self._phases.step = self._step
+        self._hand_on()
+        if (
+            not self._evaluating.is_busy or self._step == self._t.steps
+        ):  # the wait for rollouts is no time to wait for another
+            self._evaluate_if_due()
+
+    def _what_it_waits_for(self, withheld: float | None) -> str:
+        if withheld is not None:
+            return "waiting for other nodes"
+        if not self._source.has_seats:
+            return "waiting for a node to take a seat"
+        if self._again is not None:
+            return f"no more can come of version {self._again}: waiting for rollouts of the same weights as version {self._step}"
+        return "waiting for rollouts"
+
+    def _in_vain(self, have: int, needed: int) -> DeadlineExceeded:
+        hint = "are nodes and validators working? see the hub's status"
+        if not self._source.has_seats:
+            hint = "no node has a seat: let one join, and start again"
+        elif self._again is not None:
+            hint = "nodes make all they may, and too little of it teaches: see dropped groups in `murmur trainer status`; lower trainer.groups_least, or begin a run with other tasks or a higher max_per_step"
+        return DeadlineExceeded(f"only {have} of {needed} groups in {self._t.rollout_wait_seconds:g} s", hint=hint)
 
     def _tell_need(self, step: int) -> None:
         """What the batches from `step` on want, for the hub to sign (protocol/hub/need.py)."""

@@ -279,14 +279,16 @@ class Training(ABC):
     def _advance(self, batch: list[TrainingGroup], metrics: StepMetrics) -> None:
         consumed_step, self._step, self._mid_step = self._step, self._step + 1, False
         self._report.step(consumed_step, batch, metrics, self._source.counts)
+        self._hand_on()
+        self._evaluate_if_due()
+
+    def _hand_on(self) -> None:
+        """The present weights become the version of the present step, and its checkpoint where one is due."""
         self._source.forget_before(self._step)
         self._publishing.finish()  # a checkpoint without all versions before it would leave a gap that nothing could fill
-        last = self._step == self._t.steps
-        if self._step % self._t.checkpoint_every == 0 or last:
+        if self._step % self._t.checkpoint_every == 0 or self._step == self._t.steps:
             self._save()
         self._publish()
-        if self._step % self._t.evaluate_every == 0 or last:
-            self._evaluate()
 
     def _save(self) -> None:
         state = {
@@ -307,6 +309,10 @@ class Training(ABC):
         with self._phases("snapshot", self._t.deadlines.publishing):
             step, weights = self._step, self._lead.snapshot()
         self._version = self._publishing.start(lambda: self._outbox.write(weights, step))
+
+    def _evaluate_if_due(self) -> None:
+        if self._step % self._t.evaluate_every == 0 or self._step == self._t.steps:
+            self._evaluate()
 
     def _evaluate(self) -> None:
         """Starts evaluating the version that was handed over last; waits for the evaluation before it, up to its deadline."""

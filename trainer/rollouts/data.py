@@ -40,6 +40,8 @@ from trainer.rollouts.lines import SubmissionLines
 from trainer.rollouts.outlook import Outlook
 from trainer.rollouts.pool import GroupPool, Name, TrainingGroup
 from trainer.rollouts.share import cap, least_cap, pick
+from trainer.rollouts.workforce import Workforce
+from trainer.seats import SEAT_EVENTS, HeldSeat, held_seats
 
 log = logging.getLogger("trainer")
 
@@ -99,6 +101,8 @@ class RolloutSource:
         self._supplies: Counter[str] = Counter()  # usable submissions by node
         self._serving: frozenset[str] = frozenset()
         self._stale_before = 0
+        self._seats: list[HeldSeat] | None = None  # read again once one has changed
+        self._most = 0  # submissions of a seat for one version
 
     def poll(self, *, wait: int = 0) -> None:
         """Learns what is new; with `wait` the hub holds its answer back up to so many seconds until there is something.
@@ -148,6 +152,28 @@ class RolloutSource:
     def usable(self) -> float:
         """Share of submitted groups that could be trained on, lately."""
         return self._outlook.usable
+
+    @property
+    def has_seats(self) -> bool:
+        """Whether anybody could work for the run at all."""
+        return bool(self._serving_seats())
+
+    def workforce(self, step: int) -> Workforce | None:
+        """What may still come for a batch for `step`, whose weights are version `step`; None while they are not published."""
+        published = self._book.publication(step)
+        if published is None:
+            return None
+        oldest = self._oldest_for(step)
+        committed = [state.event for state in self._submissions.values() if state.event.step >= oldest]
+        of_head = Counter(event.node for event in committed if event.step == step)
+        on_the_way = max(0, len(committed) - self._outlook.settled(oldest))
+        return Workforce.of(self._serving_seats(), published.block, of_head, self._most, on_the_way)
+
+    def _serving_seats(self) -> list[HeldSeat]:
+        head = self._book.head
+        if self._seats is None:
+            self._seats = held_seats(self._book)
+        return [] if head is None else [seat for seat in self._seats if seat.serves(head.time)]
 
     def forget_before(self, step: int) -> None:
         """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
@@ -210,6 +236,7 @@ class RolloutSource:
     def _follow_chain(self) -> None:
         self._book.poll()
         self._note_seats()
+        self._most = self._most or self._chain.policy(self._run).max_per_step
         if self._known is None:
             self._begin()
         more = True
@@ -222,6 +249,8 @@ class RolloutSource:
                 self._submissions.pop(s.id, None)
             for s in changes.submissions:
                 self._note(s)
+            if any(isinstance(event.data, SEAT_EVENTS) for event in (*changes.gone_events, *changes.events)):
+                self._seats = None
             self._known, more = changes.cursor, changes.more
 
     def _begin(self) -> None:
