@@ -80,6 +80,7 @@ def look_at_home(s: RoleSubject) -> Answer:
         if os.statvfs(s.folder).f_flag & os.ST_RDONLY:
             raise PreflightError(f"{s.folder} is on a read-only disk", hint="mount it writable, or use another folder")
         raise PreflightError(f"this user may not write to {s.folder}", hint=_mend_rights(s.folder))
+    s.require_own_home()
     if readable := _readable(s):
         return f"others may read {_names(readable)}", s.command("doctor") + " --fix"
     return f"{s.folder}, of this user alone"
@@ -331,6 +332,22 @@ def look_at_sandbox(s: RoleSubject) -> Answer:
     from protocol.shell import doctor
 
     return doctor.look_at_sandbox()
+
+
+def look_at_programs(s: RoleSubject) -> Answer:
+    """Whether programs can be run here, where the run's environments ask for it."""
+    from protocol.environments import registry
+    from protocol.sandbox.programs import survey
+
+    spec = s.run_spec
+    if spec is None:
+        return NotChecked("the run's spec is not known here")
+    survey.require_for(spec.environments)
+    return (
+        "run here"
+        if any(one.package in registry.RUN_PROGRAMS for one in spec.environments)
+        else "none are run in this run"
+    )
 
 
 # ---- the chain -------------------------------------------------------------------------------------------------------------------

@@ -483,12 +483,18 @@ def surveyed(place: Home, fit: Fit | None, gib_free: int = 20) -> NodeSubject:
 
 
 def test_a_machine_that_cannot_run_the_runs_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = surveyed(Home(tmp_path, "node"), None)
-    assert node_checks.look_at_programs(subject) == "none are run in this run"
+    place = Home(tmp_path, "validator")
+    validator = ValidatorSubject(place)
+    assert "not known" in look(validator, "programs", VALIDATOR).detail
+    (tmp_path / "spec.json").write_bytes(SPEC.canonical())
+    subjects = (surveyed(Home(tmp_path, "node"), None), node_checks.CHECKS), (ValidatorSubject(place), VALIDATOR)
+    for subject, checks in subjects:
+        assert look(subject, "programs", checks).detail == "none are run in this run"
     monkeypatch.setattr(survey, "require", lambda: require_nothing_but("bubblewrap"))
     monkeypatch.setattr(registry, "RUN_PROGRAMS", {SPEC.environments[0].package})
-    with pytest.raises(PreflightError, match="bubblewrap"):
-        node_checks.look_at_programs(subject)
+    for subject, checks in subjects:
+        found = look(subject, "programs", checks)
+        assert (found.health, "bubblewrap" in found.detail) == ("failed", True)
 
 
 def require_nothing_but(what: str) -> None:

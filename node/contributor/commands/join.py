@@ -60,6 +60,7 @@ def join(
     from protocol.shell.money import tokens, whose_word
 
     place, told = open_home(home), run_card.read(card) if card else None
+    place.require_own()
     if told is None and not place.config.exists():
         raise UsageError("which run?", hint="give the run's card, a file that its owner hands out: node join CARD")
     if rpc is not None and place.config.exists():
