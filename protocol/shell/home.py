@@ -32,7 +32,7 @@ PEERS, REPORT = "peers.json", "network.json"
 """In the data folder of a home, or in the hub's: peers for the next start, and what the running host says of itself."""
 ROLES = ("node", "validator", "relay", "bootnode")
 """Those that have a home of this kind, one each."""
-_MARKS = {role: f"{role}.toml" for role in ROLES} | {"trainer": "trainer.lock", "hub": "hub.lock"}
+_MARKS = {role: f"{role}.toml" for role in ROLES} | {role: f"{role}.lock" for role in ("trainer", "hub")}
 OVER, LAST_STEP = "over", "last_step"
 """In a status, also of a role that has stopped: that the run is over, and the last step that the trainer wants to make."""
 

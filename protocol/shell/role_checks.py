@@ -53,7 +53,11 @@ _SET_CLOCK = "set the clock: sudo timedatectl set-ntp true"
 
 def look_at_settings(s: RoleSubject) -> Answer:
     require_readable(s.config)
-    chain = s.settings.chain
+    try:
+        chain = s.settings.chain
+    except ConfigError as error:
+        hint = f"change it in {s.config}: docs/reference-config.md has every setting" if s.config.exists() else s.init
+        raise ConfigError(str(error), hint=error.hint or hint) from error
     return f"{s.config}: run {chain.run} on chain {chain.chain_id}"
 
 
@@ -307,7 +311,8 @@ def _environments(s: RoleSubject) -> list[str]:
     if s.plays_environments:
         with suppress(MurmurationError, OSError):  # of run.toml, which another check looks at
             spec = s.spec
-    return [registry.require_installed(each) for each in spec.environments] if spec is not None else []
+    found = [registry.require_installed(each) for each in spec.environments] if spec is not None else []
+    return list(dict.fromkeys(found))  # a run may have several of one package
 
 
 def look_at_ports(s: RoleSubject) -> Answer:

@@ -389,6 +389,13 @@ def test_environments_of_the_run_that_are_not_here_as_its_spec_has_them_fail(pla
     assert versions(RelaySubject, package="no-such-tasks", version="1").health == "ok", "a relay plays none"
 
 
+def test_a_package_that_a_run_takes_twice_is_named_once(place: Home) -> None:
+    text = json.loads(SPEC.canonical())
+    twice = [text["environments"][0], text["environments"][0] | {"dataset": "knights_knaves"}]
+    (place.path / "spec.json").write_bytes(RunSpec.model_validate(text | {"environments": twice}).canonical())
+    assert look(ValidatorSubject(place), "versions", VALIDATOR).detail.count(twice[0]["package"]) == 1
+
+
 @pytest.mark.parametrize("kernel, health", [(Kernel(6, True), "ok"), (Kernel(0, False), "warning")])
 def test_the_sandbox_of_this_kernel_is_looked_at(
     place: Home, monkeypatch: pytest.MonkeyPatch, kernel: Kernel, health: str
@@ -680,6 +687,11 @@ def test_a_trainer_is_told_of_its_file_its_key_its_run_and_its_model(
     wanted = {"keys": "failed", "spec": "failed", "network": "failed", "plan": "failed"}
     assert (code, {name: unwell.get(name) for name in wanted}) == (1, wanted)
     assert said["next"] == f"murmur chain new-key {keystore}"
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text("[trainer]\nsteps = 'many'\n")
+    for each, hint in ((wrong, f"change it in {wrong}"), (tmp_path / "none.toml", "murmur trainer preset --help")):
+        found = look(TrainerSubject(each), "settings", TRAINER)
+        assert (found.health, hint in found.hint) == ("failed", True), found
 
     save_keystore(world.trainer.key, keystore, PASSWORD, chain_id=31337)
     (tmp_path / "spec.json").write_bytes(SPEC.canonical())

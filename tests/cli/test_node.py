@@ -428,7 +428,10 @@ def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contribut
     submission = told(contributor, submitted(contributor), outcome)
     contributor.works(state="generating", step=0)
     assert contributor.status()["next"] == "node submissions"
-    assert "sampling: row 3, token 5: margin" in contributor.run("submissions").out
+    listed = contributor.run("submissions").out
+    assert "sampling: row 3, token 5: margin" in listed
+    header, row = listed.splitlines()
+    assert (header.index("state"), header.index("rule")) == (row.index(outcome.name.lower()), row.index("sampling"))
     shown = contributor.run("submissions", submission[:10]).out
     for text in (
         f"verdict   {outcome.name.lower()},",

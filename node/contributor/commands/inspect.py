@@ -59,7 +59,8 @@ def status(
             return collect(place, chain, node.chain.run, log) | newest
 
         def show(data: dict[str, Any]) -> None:
-            status_text.show(data | {"next": next_step.as_typed(data["next"], place.command("").strip())})
+            told = data | {"next": next_step.as_typed(data["next"], place.command("").strip())}
+            status_text.show(told, begins_with_next=watch)
             if data.get("newest"):
                 typer.echo("\nNewest submissions")
                 submission_text.show_many(data["newest"])

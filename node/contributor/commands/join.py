@@ -91,7 +91,7 @@ def join(
     )  # fmt: skip
     if spending.gas:
         source = "the run's faucet" if spending.faucet else "the operator"
-        deposited = f"{tokens(spending.stake)} from {source}"
+        deposited = f"{tokens(spending.stake)} from {source}" if spending.stake else ""
         lines = seat.consequences(chain, deposited) if not seat.is_taken else []
         question = f"Join run {node.chain.run}?" if lines else "Pass ETH to the node key?"
         confirm(question, [*whose_word(chain, node.chain.run, agreed), *lines, *spending.consequences()], yes)
