@@ -17,7 +17,7 @@ from protocol.calibration_notice import CalibrationNotice, changes, require_allo
 from protocol.chain.events import Published
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import IntegrityError, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
+from protocol.errors import IntegrityError, LockHeld, Malformed, MurmurationError, PreflightError, Retired, Unavailable
 from protocol.model_files import require_model_files, require_nothing_else
 from protocol.notice_book import FILE, NoticeBook
 from protocol.shardcast.client import Client
@@ -154,7 +154,7 @@ class Versions:
     def fetch(self, publication: Version) -> None:
         """Fetches a version, in place of another one of its number; where another thread is fetching it, waits for that.
 
-        Raises Unavailable at once where nobody keeps the version any more, and soon when that happens meanwhile.
+        Raises Retired at once where nobody keeps the version any more, and soon when that happens meanwhile; Unavailable where it does not come.
         """
         with self._mutex:
             fetching = self._fetching.setdefault(publication.step, Lock())
@@ -204,7 +204,7 @@ class Versions:
         spec, newest = self._connection.spec, self._head()
         head = -1 if newest is None else newest.step
         if publication.step <= head - spec.versions_kept and publication.step not in spec.versions_pinned:
-            raise Unavailable(f"version {publication.step} of the weights is older than what anybody keeps")
+            raise Retired(f"version {publication.step} of the weights is older than what anybody keeps")
         for step in self.store.steps():
             if step > head:
                 with suppress(LockHeld):  # somebody is just loading it

@@ -25,6 +25,7 @@
     ├── VersionMismatch                  10   the parties run incompatible software or specs
     └── Unavailable                       1   a service did not answer within its deadline; try again
         ├── DeadlineExceeded                  the wait for something took longer than it may
+        ├── Retired                           nobody keeps it any more: trying again brings nothing
         └── Interrupted                       this machine broke it off: nothing that was handed over is to blame
 
 `exit_code` is what a command ends with, `hint` the next thing a person should try. Another party is to blame for a
@@ -163,6 +164,10 @@ class Unavailable(MurmurationError):
 
 class DeadlineExceeded(Unavailable):
     pass
+
+
+class Retired(Unavailable):
+    default_hint = "nothing brings it back; go on with what is newer"
 
 
 class Interrupted(Unavailable):

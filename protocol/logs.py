@@ -14,7 +14,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import PreflightError
 from protocol.settings import Settings
 
@@ -29,6 +31,8 @@ _NOISY = (
     "web3", "urllib3", "httpx", "httpcore", "asyncio", "uvicorn.access", "libp2p", "multiaddr", "filelock",
 )  # fmt: skip
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # also what turns text around
+_AGAIN_SECONDS = 3600.0  # after which what has stayed the same is written once more
+_KEPT_MOST = 4096  # things of which it is known what was written last
 _submission: ContextVar[str | None] = ContextVar("submission", default=None)
 
 
@@ -58,6 +62,31 @@ def about(submission: bytes) -> Iterator[None]:
 def short(submission: bytes) -> str:
     """The first 12 hex digits of a submission's id: how it is named in logs."""
     return submission.hex()[:12]
+
+
+class SaidOnce:
+    """Writes of each thing only what is new: the same again within the hour goes to DEBUG."""
+
+    def __init__(self, log: logging.Logger, clock: Clock = SYSTEM) -> None:
+        self._log = log
+        self._clock = clock
+        self._said: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()
+
+    def say(self, level: int, key: Hashable, text: str, *, exc_info: bool = False) -> None:
+        """`key`: what the text is about."""
+        now, before = self._clock.monotonic(), self._said.get(key)
+        if before is not None and before[0] == text and now - before[1] < _AGAIN_SECONDS:
+            level = logging.DEBUG
+        else:
+            self._said[key] = text, now
+            self._said.move_to_end(key)
+            if len(self._said) > _KEPT_MOST:
+                self._said.popitem(last=False)
+        self._log.log(level, "%s", text, exc_info=exc_info)
+
+    def over(self, key: Hashable) -> None:
+        """It is not so any more: the next time is new."""
+        self._said.pop(key, None)
 
 
 def set_up_logging(settings: LoggingSettings = LoggingSettings()) -> None:

@@ -37,6 +37,11 @@ class NextSubmission:
         now = self._c.block_time()
         if seat.role == Role.BANNED and not seat.serves(now):
             raise banned(self._address)
+        if seat.role == Role.LEFT and not seat.serves(now):
+            raise PreflightError(
+                f"the seat of {self._address} in run {self._c.run} was left",
+                hint="`node status` says when its stake is free; `node stake` takes a seat again",
+            )
         if not seat.serves(now):
             raise PreflightError(
                 f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"

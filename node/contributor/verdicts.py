@@ -21,7 +21,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
 from protocol.hub.listing import Listing
 from protocol.hub.wire import TryAgain
-from protocol.logs import about
+from protocol.logs import SaidOnce, about
 from protocol.notice_book import NoticeBook
 from protocol.retry import Backoff
 from protocol.shell import machine
@@ -65,6 +65,7 @@ class Verdicts:
         self._listing = Listing(self._noted)
         self._backoff = Backoff(retry_seconds, _REST_MOST * retry_seconds, clock=clock)
         self._has_learned = False
+        self._said = SaidOnce(log, clock)
         self._told = Backoff(_STANDING_SECONDS, clock=clock)
         self._strangers: deque[tuple[Receipt, int]] = deque(maxlen=_STRANGERS_MAX)
         self._seats: dict[str, bool] = {}  # who may judge, as of this turn
@@ -75,15 +76,12 @@ class Verdicts:
             try:
                 self.turn()
                 self._backoff.succeeded()
+                self._said.over(None)
                 self._clock.wait(stop, self._c.settings.poll_seconds)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  logged below
                 known = error if isinstance(error, MurmurationError) else machine.trouble(error)
-                log.log(
-                    logging.ERROR if known is None else logging.INFO,
-                    "verdicts: %s; trying again",
-                    known or repr(error),
-                    exc_info=known is None,
-                )
+                level = logging.ERROR if known is None else logging.INFO
+                self._said.say(level, None, f"verdicts: {known or repr(error)}; trying again", exc_info=known is None)
                 pause = self._backoff.failed()
                 if isinstance(error, TryAgain):  # it is there, and has too much to do
                     pause = max(pause, error.pause)

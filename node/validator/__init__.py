@@ -13,4 +13,5 @@ history.py      what receipts say of a seat together      recount.py       a jur
 alternatives.py  which work is prefilled again, and as what
 attempt.py      one judgement, or what it waits for       opinions.py       what a juror finds
 standing_by.py  appeals where others call false what it accepted
+left_alone.py   what it cannot judge, since the weights are gone
 """

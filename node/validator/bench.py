@@ -27,7 +27,7 @@ from protocol.chain.sync import Book
 from protocol.chain.types import Role
 from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
+from protocol.errors import IntegrityError, ProtocolViolation, Retired, Unavailable
 from protocol.retry import Backoff
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
@@ -159,7 +159,8 @@ class Bench:
         before: Callable[[CalibrationNotice | None], History] | None = None,
     ) -> Details | None:
         """Judges a submission at this block time, by the limits of the version it was made with. `before` gives what its seat did before under the same calibration, where the run judges by
-        that. None while its weights are on their way. Raises whatever keeps a rule from running. `checked` notes which rows got the prefill, in a judgement that fails too, and that history.
+        that. None while its weights are on their way. Raises whatever keeps a rule from running, Retired where that
+        are weights that nobody keeps any more and all other rules were asked. `checked` notes which rows got the prefill, in a judgement that fails too, and that history.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed, and
         while they may still come nothing is decided that could be worse by then.
@@ -186,9 +187,9 @@ class Bench:
         )
         if finding is not None:
             return details(self.context, commitment, finding, time, secret=plan.secret)
-        if trouble is not None:
-            raise trouble
-        return None
+        if trouble is None or (isinstance(trouble, Retired) and not self._equipment.has_tokenizer):
+            return None  # the rules that need no weights are still to be asked
+        raise trouble
 
     def _is_past(self, step: int) -> bool:
         """Whether nobody need keep this version any more."""

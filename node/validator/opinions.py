@@ -27,7 +27,7 @@ from protocol.chain.types import Case
 from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError
-from protocol.logs import about
+from protocol.logs import SaidOnce, about
 from protocol.shell import machine
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
@@ -57,6 +57,7 @@ class Opinions:
         self._recount = recount
         self._receipts = receipts
         self._clock = clock
+        self._said = SaidOnce(log, clock)
 
     def of(self, ref: SubmissionRef, case: Case) -> Opinion | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
@@ -72,7 +73,8 @@ class Opinions:
             if machine.trouble(error) or isinstance(error, Unfit):
                 raise
             known = isinstance(error, MurmurationError)
-            log.warning("no verdict on %s for the jury yet: %s", ref.root.hex()[:12], error, exc_info=not known)
+            text = f"no verdict on {ref.root.hex()[:12]} for the jury yet: {error}"
+            self._said.say(logging.WARNING, submission.id, text, exc_info=not known)
             return None
         if judged is None:
             return None

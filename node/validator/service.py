@@ -25,6 +25,7 @@ from node.validator.history import Histories
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury
+from node.validator.left_alone import LeftAlone
 from node.validator.only_copy import OnlyCopy
 from node.validator.opinions import Opinions
 from node.validator.queue import JudgementTask
@@ -38,11 +39,11 @@ from protocol import metrics
 from protocol.chain.events import Appealed, Challenged, ChallengedAgain, Settled
 from protocol.chain.transaction_log import TransactionLog
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError, PreflightError
+from protocol.errors import MurmurationError, PreflightError, Retired
 from protocol.gossip.messages import VERDICT
 from protocol.history import kept_seconds
 from protocol.hub.wire import TryAgain
-from protocol.logs import about
+from protocol.logs import SaidOnce, about
 from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
@@ -148,6 +149,7 @@ class ValidatorService:
         if connection.gossip is not None:
             connection.gossip.heard_words.on(VERDICT, self._doorbell.overhear)
         self._away = Backoff(settings.retry_seconds, clock=clock)  # the hub, after it failed
+        self._left_alone, self._said = LeftAlone(), SaidOnce(log, clock)
 
     def stop(self) -> None:
         self._stop.set()
@@ -301,16 +303,17 @@ class ValidatorService:
         try:
             action()
         except TryAgain as error:  # it is there, and has too much to do
-            log.info("hub: %s", error)
+            self._said.say(logging.INFO, "hub", f"hub: {error}")
             self._away.hold(None, error.pause)
             return False
         except MurmurationError as error:
-            log.warning("hub: %s; trying again", error)
+            self._said.say(logging.WARNING, "hub", f"hub: {error}; trying again")
         except Exception as error:
             if machine.trouble(error):
                 raise
             log.exception("hub: its answer made this fail; trying again")
         else:
+            self._said.over("hub")
             return True
         self._c.forget_hub()
         self._away.failed()
@@ -333,6 +336,7 @@ class ValidatorService:
         while not self._stop.is_set() and (task := self._workload.next()) is not None:
             if self._attempt(task) or self._clock.monotonic() > ends:
                 return True
+        self._left_alone.tell()
         return False
 
     def _of_serving(self, submission_id: bytes) -> dict[str, Receipt]:
@@ -365,11 +369,15 @@ class ValidatorService:
                 self._findings.take(judged.details, self._book.validators(self._now()), self._receipts)
                 if self._histories:
                     self._histories.heard(task.id)
+        except Retired:
+            self._left_alone.note(task.step)
+            self._forget(task)
+            return False
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error) or isinstance(error, Unfit):
                 raise
             known = isinstance(error, MurmurationError)
-            log.warning("no verdict yet: %s", error, exc_info=not known)
+            self._said.say(logging.WARNING, task.id, f"no verdict yet: {error}", exc_info=not known)
             _FAILED.add()
             self._workload.put_off(task, min(self._settings.retry_seconds * 2 ** min(task.failures, 16), _REST_MOST))
             task.failures += 1
@@ -378,13 +386,18 @@ class ValidatorService:
             missed = (self._clock.monotonic() - task.seen_at) / _PATIENCE
             self._workload.put_off(task, min(max(self._c.settings.poll_seconds, missed), _REST_MOST))
             return False
-        self._workload.drop(task.id)
         if judged.details.outcome != Outcome.ACCEPT:
             self._keep_evidence(judged)
-        self._bench.discard(task.submission.root)
+        self._forget(task)
         _SPOKE_AT.set(self._clock.wall())
         _log(judged.details)
         return True
+
+    def _forget(self, task: JudgementTask) -> None:
+        """Nothing is left to do for it here."""
+        self._workload.drop(task.id)
+        self._said.over(task.id)
+        self._bench.discard(task.submission.root)
 
     def _keep_evidence(self, judged: Judged) -> None:
         """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""

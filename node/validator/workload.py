@@ -15,7 +15,7 @@ from node.validator.judgement_log import JudgementLog
 from node.validator.queue import JudgementTask, Queue
 from node.validator.receipt_log import ReceiptLog
 from protocol import rendezvous
-from protocol.chain.events import Event
+from protocol.chain.events import Event, ValidatorSeated
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
@@ -42,6 +42,7 @@ class Workload:
         self._clock = clock
         self._queue = Queue(clock)
         self._serving = book.ever_validated()  # who of them has gone meanwhile is seen when the book is followed
+        self._since = self._blocks_of_seats()
         self._cursor: int | None = None  # None: what an earlier life left is not taken up yet
 
     def __len__(self) -> int:
@@ -121,7 +122,7 @@ class Workload:
         serving, before = self._book.validators(now), self._serving
         if serving == before:
             return
-        self._serving = serving
+        self._serving, self._since = serving, self._blocks_of_seats()
         try:
             self._receipts.greet(now)
             for task in self._queue:
@@ -155,8 +156,15 @@ class Workload:
     # ---- the line ------------------------------------------------------------------------------------------------------
 
     def line(self, submission: Submission) -> tuple[str, ...]:
-        """Validators in the order in which a submission is theirs to judge."""
-        return _line(submission.id, submission.block_hash, self._serving)
+        """Validators in the order in which a submission is theirs to judge: who took a seat after it was committed stands in last, for it
+        is no juror of it, and may find neither its weights nor anything left to do."""
+        late = frozenset(v for v in self._serving if self._since.get(v, 0) > submission.block)
+        first, then = (_line(submission.id, submission.block_hash, part) for part in (self._serving - late, late))
+        return first + then
+
+    def _blocks_of_seats(self) -> dict[str, int]:
+        """By validator, the block in which it took its present or last seat."""
+        return {event.data.validator: event.block for event in self._book.events(ValidatorSeated) if event.data.seated}
 
     def _place(self, task: JudgementTask) -> bool:
         """Gives a task its time, or drops it where nothing is left to do. Whether it is here afterwards."""
@@ -189,7 +197,7 @@ class Workload:
         self._place(task)
 
     def drop(self, submission_id: bytes) -> None:
-        """It is judged, or is nobody's to judge any more."""
+        """It is judged, cannot be judged here, or is nobody's to judge any more."""
         if self._queue.remove(submission_id) is not None:
             self._log.note_pending([], [submission_id])
 

@@ -314,6 +314,7 @@ class HubClient:
     def _patiently(self, action: Callable[[], T]) -> T:
         """Does it again when the hub says so, where that is within the timeout."""
         until = self._clock.monotonic() + self._timeout
+        level = logging.DEBUG  # once is usual: what it is asked about is newer than what it has read
         while True:
             try:
                 return action()
@@ -321,7 +322,8 @@ class HubClient:
                 pause = error.pause
                 if self._clock.monotonic() + pause > until:
                     raise
-                log.info("%s; trying again after %.1f s", error, pause)
+                log.log(level, "%s; trying again after %.1f s", error, pause)
+                level = logging.INFO
                 self._clock.sleep(pause)
 
     def _write_once(self, method: str, path: str, data: bytes, digest: bytes) -> Any:

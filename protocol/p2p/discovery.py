@@ -20,6 +20,7 @@ import trio
 
 from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unavailable
 from protocol.identity import address_of_peer, is_stranger
+from protocol.logs import SaidOnce
 from protocol.p2p import peers, report
 from protocol.p2p.address import Address, peer_text
 from protocol.p2p.gossip import Gossip
@@ -72,6 +73,7 @@ class Discovery:
         self.bound: Address | None = None
         self.own: tuple[Address, ...] = ()
         self.dropped: Counter[str] = Counter()
+        self._said = SaidOnce(log)
         self.gossip: Gossip | None = None
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
@@ -218,7 +220,9 @@ class Discovery:
         if search.dropped:
             self.dropped.update(search.dropped)
             what = ", ".join(f"{count} {why}" for why, count in sorted(search.dropped.items()))
-            log.info("%s: %d found, dropped %s", service, len(search.found), what)
+            self._said.say(logging.INFO, service, f"{service}: {len(search.found)} found, dropped {what}")
+        elif looked:
+            self._said.over(service)
         if not search.found and (at_least > 0 or not looked):
             if not self.membership.is_joined:
                 raise Unavailable(

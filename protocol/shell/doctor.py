@@ -217,6 +217,9 @@ def look_at_jury(chain: Chain, subject: Subject) -> Answer:
             f"{seated} validators are seated and {needed} make a jury: nothing can be published",
             hint="approve more with `murmur run approve`; each then runs `murmur validator enlist`",
         )
+    if not needed and not seated:
+        hint = "approve some with `murmur run approve`; each then runs `murmur validator enlist`"
+        return "no validator is seated: nothing is judged, and all work is paid", hint
     if not needed:
         return "verdicts cannot be appealed: none needed"
     if not policy.liars_borne(seated):

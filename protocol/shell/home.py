@@ -1,4 +1,4 @@
-"""A role's home folder: its config file, its keystores, its data, and the lock that keeps a second process out.
+"""A role's home folder: its config file, its keystores, its data, and the lock that keeps a second process out. One role has one home.
 
 <home>/<role>.toml        settings (protocol/settings.py)      <home>/keys/<name>.json   keystores, 0600
 <home>/data/              databases, weights, rollouts          <home>/<role>.lock        held while the role runs
@@ -30,6 +30,9 @@ PASSWORD_VARIABLE = "MURMUR_PASSWORD"  # noqa: S105  the name of a variable, not
 
 PEERS, REPORT = "peers.json", "network.json"
 """In the data folder of a home, or in the hub's: peers for the next start, and what the running host says of itself."""
+ROLES = ("node", "validator", "relay", "bootnode")
+"""Those that have a home of this kind, one each."""
+_MARKS = {role: f"{role}.toml" for role in ROLES} | {role: f"{role}.lock" for role in ("trainer", "hub")}
 OVER, LAST_STEP = "over", "last_step"
 """In a status, also of a role that has stopped: that the run is over, and the last step that the trainer wants to make."""
 
@@ -85,8 +88,21 @@ class Home:
             raise ConfigError(f"{self.config} does not exist", hint=f"create it with `{self.made_by}`")
         return self.config
 
+    def require_own(self) -> None:
+        """Raises UsageError where the folder is another role's home: both would write the same status and data."""
+        other = next((role for role, mark in _MARKS.items() if role != self.role and (self.path / mark).exists()), None)
+        if other is None:
+            return
+        mark, hint = _MARKS[other], "give another --home"
+        if self.config.exists() and other in ROLES:
+            hint = f"move {mark} and keys/{other}.json to a folder of their own, which is that {other}'s --home from then on"
+        raise UsageError(
+            f"{self.path} is the home of a {other} ({mark} lies there), and a home is for one role", hint=hint
+        )
+
     def require_new(self) -> None:
-        """Raises ConfigError when this home was initialised before."""
+        """Raises ConfigError when this home was initialised before, and as `require_own`."""
+        self.require_own()
         if self.config.exists():
             raise ConfigError(f"{self.config} exists; nothing was changed", hint="use it, or give another --home")
 
@@ -173,6 +189,16 @@ class Home:
 
     def read_status(self) -> dict[str, Any] | None:
         return read_json(self.path / "status.json")
+
+    def doing(self) -> dict[str, Any] | None:
+        """What the role says that it does; None unless it runs: unless the process that wrote this holds the role's own lock."""
+        by = None
+        with suppress(PermissionError):
+            by = holder(self.lock_file)
+        said = self.read_status()
+        if by is None or said is None or said.get("state") == "stopped":
+            return None
+        return said if by in ("", str(said.get("pid"))) else None
 
 
 def address_in(keystore: Path, what: str, hint: str) -> str:

@@ -53,7 +53,11 @@ _SET_CLOCK = "set the clock: sudo timedatectl set-ntp true"
 
 def look_at_settings(s: RoleSubject) -> Answer:
     require_readable(s.config)
-    chain = s.settings.chain
+    try:
+        chain = s.settings.chain
+    except ConfigError as error:
+        hint = f"change it in {s.config}: docs/reference-config.md has every setting" if s.config.exists() else s.init
+        raise ConfigError(str(error), hint=error.hint or hint) from error
     return f"{s.config}: run {chain.run} on chain {chain.chain_id}"
 
 
@@ -80,6 +84,7 @@ def look_at_home(s: RoleSubject) -> Answer:
         if os.statvfs(s.folder).f_flag & os.ST_RDONLY:
             raise PreflightError(f"{s.folder} is on a read-only disk", hint="mount it writable, or use another folder")
         raise PreflightError(f"this user may not write to {s.folder}", hint=_mend_rights(s.folder))
+    s.require_own_home()
     if readable := _readable(s):
         return f"others may read {_names(readable)}", s.command("doctor") + " --fix"
     return f"{s.folder}, of this user alone"
@@ -306,7 +311,8 @@ def _environments(s: RoleSubject) -> list[str]:
     if s.plays_environments:
         with suppress(MurmurationError, OSError):  # of run.toml, which another check looks at
             spec = s.spec
-    return [registry.require_installed(each) for each in spec.environments] if spec is not None else []
+    found = [registry.require_installed(each) for each in spec.environments] if spec is not None else []
+    return list(dict.fromkeys(found))  # a run may have several of one package
 
 
 def look_at_ports(s: RoleSubject) -> Answer:
@@ -331,6 +337,22 @@ def look_at_sandbox(s: RoleSubject) -> Answer:
     from protocol.shell import doctor
 
     return doctor.look_at_sandbox()
+
+
+def look_at_programs(s: RoleSubject) -> Answer:
+    """Whether programs can be run here, where the run's environments ask for it."""
+    from protocol.environments import registry
+    from protocol.sandbox.programs import survey
+
+    spec = s.run_spec
+    if spec is None:
+        return NotChecked("the run's spec is not known here")
+    survey.require_for(spec.environments)
+    return (
+        "run here"
+        if any(one.package in registry.RUN_PROGRAMS for one in spec.environments)
+        else "none are run in this run"
+    )
 
 
 # ---- the chain -------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import Malformed, MurmurationError
+from protocol.errors import ChainError, Malformed, MurmurationError, Unavailable
 from protocol.shell.home import Home, holder, key_lock
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class RoleSubject:
     def folder(self) -> Path:
         """What must be there and may be written."""
         return self.place.path
+
+    def require_own_home(self) -> None:
+        """Raises UsageError where the folder is another role's home."""
+        self.place.require_own()
 
     @property
     def is_made_by_start(self) -> bool:
@@ -158,6 +162,21 @@ class RoleSubject:
 
         with suppress(MurmurationError, OSError):
             return spec_file.find(self.place, None, None)
+        return None
+
+    @cached_property
+    def run_spec(self) -> RunSpec | None:
+        """The run's spec: as kept here, else its hub's, where the look at the network found that; None where neither is to be had."""
+        if self.spec is not None or not self.found_hub:
+            return self.spec
+        from protocol.identity import Key
+        from protocol.shell.connection import connect
+
+        peers = self.settings.peers.model_copy(
+            update={"listen": "/ip4/0.0.0.0/tcp/0"}
+        )  # a running role has the other port
+        with suppress(ChainError, Unavailable), connect(self.settings.chain, peers, Key.generate()) as connection:
+            return connection.spec
         return None
 
     @property

@@ -25,10 +25,9 @@ from protocol.p2p import report
 from protocol.p2p.address import Address, PeerAddress, peer_bytes
 from protocol.settings import Settings, load, read_toml
 from protocol.shell.cli import strip_at
-from protocol.shell.home import PEERS, REPORT, Home, default_home
+from protocol.shell.home import PEERS, REPORT, ROLES, Home, default_home
 from protocol.shell.peers import BootnodeSettings, PeerSettings
 
-ROLES = ("node", "validator", "relay", "bootnode")
 TRAINER = "trainer"
 _FRESH_SECONDS = 60.0  # a running host speaks every ten
 _SAVED_MAX = 64

@@ -61,12 +61,13 @@ def up(cheats: int, environments: Path | None, *, foreground: bool = False) -> i
     try:
         swarm.up(lambda line: print(line, file=sys.stderr))
         card = _open_to_others(swarm)
+        found = pages.awaited(swarm)
     except (MurmurationError, CommandFailed, KeyboardInterrupt) as error:
         swarm.down()
         print(_told(error), file=sys.stderr)
         return 1
     stop = "Ctrl-C" if foreground else f"{here()}scripts/devnet down"
-    said = f"{how_to_look_around(swarm, pages.addresses(swarm), stop)}\n{_how_to_join(swarm, card)}"
+    said = f"{how_to_look_around(swarm, found, stop)}\n{_how_to_join(swarm, card)}"
     if foreground:
         _stay(swarm, said)
     else:

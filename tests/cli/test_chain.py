@@ -289,6 +289,13 @@ def test_too_few_validators_for_a_jury_fail(console: Console, anvil: Anvil, addr
     assert "2 validators are seated and 3" in checks["jury"]["detail"]
 
 
+def test_a_run_without_validators_is_warned_of(console: Console, anvil: Anvil, addresses: Path) -> None:
+    with_run(anvil, addresses, appeal=0, vote=0, co_signers=0)
+    code, checks = doctor(console, "--deployment", addresses, "--rpc", anvil.rpc, "--run", 1)
+    assert (code, unwell(checks)) == (0, {"jury": "warning"})
+    assert "nothing is judged, and all work is paid" in checks["jury"]["detail"]
+
+
 def test_missing_gas_money_fails_and_little_of_it_is_a_warning(console: Console, anvil: Anvil) -> None:
     poor = Key.generate().address
     code, checks = doctor(console, "--rpc", anvil.rpc, "--address", poor)

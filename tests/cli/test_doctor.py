@@ -393,6 +393,13 @@ def test_environments_of_the_run_that_are_not_here_as_its_spec_has_them_fail(pla
     assert versions(RelaySubject, package="no-such-tasks", version="1").health == "ok", "a relay plays none"
 
 
+def test_a_package_that_a_run_takes_twice_is_named_once(place: Home) -> None:
+    text = json.loads(SPEC.canonical())
+    twice = [text["environments"][0], text["environments"][0] | {"dataset": "knights_knaves"}]
+    (place.path / "spec.json").write_bytes(RunSpec.model_validate(text | {"environments": twice}).canonical())
+    assert look(ValidatorSubject(place), "versions", VALIDATOR).detail.count(twice[0]["package"]) == 1
+
+
 @pytest.mark.parametrize("kernel, health", [(Kernel(6, True), "ok"), (Kernel(0, False), "warning")])
 def test_the_sandbox_of_this_kernel_is_looked_at(
     place: Home, monkeypatch: pytest.MonkeyPatch, kernel: Kernel, health: str
@@ -487,12 +494,18 @@ def surveyed(place: Home, fit: Fit | None, gib_free: int = 20) -> NodeSubject:
 
 
 def test_a_machine_that_cannot_run_the_runs_programs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = surveyed(Home(tmp_path, "node"), None)
-    assert node_checks.look_at_programs(subject) == "none are run in this run"
+    place = Home(tmp_path, "validator")
+    validator = ValidatorSubject(place)
+    assert "not known" in look(validator, "programs", VALIDATOR).detail
+    (tmp_path / "spec.json").write_bytes(SPEC.canonical())
+    subjects = (surveyed(Home(tmp_path, "node"), None), node_checks.CHECKS), (ValidatorSubject(place), VALIDATOR)
+    for subject, checks in subjects:
+        assert look(subject, "programs", checks).detail == "none are run in this run"
     monkeypatch.setattr(survey, "require", lambda: require_nothing_but("bubblewrap"))
     monkeypatch.setattr(registry, "RUN_PROGRAMS", {SPEC.environments[0].package})
-    with pytest.raises(PreflightError, match="bubblewrap"):
-        node_checks.look_at_programs(subject)
+    for subject, checks in subjects:
+        found = look(subject, "programs", checks)
+        assert (found.health, "bubblewrap" in found.detail) == ("failed", True)
 
 
 def require_nothing_but(what: str) -> None:
@@ -678,6 +691,11 @@ def test_a_trainer_is_told_of_its_file_its_key_its_run_and_its_model(
     wanted = {"keys": "failed", "spec": "failed", "network": "failed", "plan": "failed"}
     assert (code, {name: unwell.get(name) for name in wanted}) == (1, wanted)
     assert said["next"] == f"murmur chain new-key {keystore}"
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text("[trainer]\nsteps = 'many'\n")
+    for each, hint in ((wrong, f"change it in {wrong}"), (tmp_path / "none.toml", "murmur trainer preset --help")):
+        found = look(TrainerSubject(each), "settings", TRAINER)
+        assert (found.health, hint in found.hint) == ("failed", True), found
 
     save_keystore(world.trainer.key, keystore, PASSWORD, chain_id=31337)
     (tmp_path / "spec.json").write_bytes(SPEC.canonical())

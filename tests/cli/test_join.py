@@ -257,6 +257,15 @@ def test_gas_money_is_not_passed_again_because_one_endpoint_shows_none(newcomer:
     second.close()
 
 
+def test_who_comes_back_with_the_stake_still_locked_deposits_nothing(newcomer: Newcomer) -> None:
+    rich(newcomer)
+    assert newcomer.join().code == 0
+    assert newcomer.console.node("leave", "--home", newcomer.home.path, "--yes").code == 0
+    done = newcomer.join()
+    assert (done.code, "deposits" in done.err, "seats     " in done.err) == (0, False, True), done.err
+    assert newcomer.role == Role.ACTIVE
+
+
 def test_a_seat_whose_operators_key_was_moved_away_takes_a_corrected_card(newcomer: Newcomer) -> None:
     rich(newcomer)
     assert newcomer.join().code == 0

@@ -16,7 +16,7 @@ from node.contributor import submission_log as states
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Stage, State
 from protocol.identity import Key
-from protocol.shell.home import write_json
+from protocol.shell.home import Home, write_json
 from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.cli.conftest import PASSWORD, Console, Contributor, init_options
@@ -379,11 +379,23 @@ def test_status_without_gas_money_says_where_to_send_some(contributor: Contribut
 
 def test_status_of_a_running_node_shows_what_it_does(contributor: Contributor) -> None:
     contributor.seat()
-    contributor.home.write_status(state="waiting", reason="the run is paused by its owner", step=3)
+    contributor.works(state="waiting", reason="the run is paused by its owner", step=3)
     assert contributor.status()["running"]
     shown = contributor.run("status").out
     assert "now        waiting (the run is paused by its owner, step 3)\n" in shown
     assert "the run is paused by its owner" in shown
+
+
+def test_another_role_in_its_home_is_not_the_node(contributor: Contributor) -> None:
+    """Its process is alive and writes the same status.json: the page and `status` would say that the node earns."""
+    contributor.seat()
+    with Home(contributor.path, "relay").lock():
+        Home(contributor.path, "relay").write_status(state="serving")
+        found = contributor.status()
+    assert (found["running"], found["doing"], found["earning"]["state"]) == (False, None, "not earning")
+    with contributor.home.lock():
+        write_json(contributor.path / "status.json", {"pid": os.getppid(), "at": time.time(), "state": "serving"})
+        assert contributor.status()["doing"] is None, "nor while the node starts"
 
 
 def test_a_process_that_is_gone_does_not_run(contributor: Contributor) -> None:
@@ -402,7 +414,7 @@ def test_status_counts_work_and_rewards_and_says_claim(contributor: Contributor)
     contributor.world.publish(0)
     ref = submitted(contributor)
     told(contributor, ref, Outcome.ACCEPT)
-    contributor.home.write_status(state="generating", step=0)
+    contributor.works(state="generating", step=0)
     found = contributor.status()
     assert (found["submissions"], found["ready_units"], found["pending_units"]) == ({"accepted": 1}, 0, 500)
     window = contributor.world.chain.policy(contributor.world.run).window
@@ -419,9 +431,12 @@ def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contribut
     contributor.seat()
     contributor.world.publish(0)
     submission = told(contributor, submitted(contributor), outcome)
-    contributor.home.write_status(state="generating", step=0)
+    contributor.works(state="generating", step=0)
     assert contributor.status()["next"] == "node submissions"
-    assert "sampling: row 3, token 5: margin" in contributor.run("submissions").out
+    listed = contributor.run("submissions").out
+    assert "sampling: row 3, token 5: margin" in listed
+    header, row = listed.splitlines()
+    assert (header.index("state"), header.index("rule")) == (row.index(outcome.name.lower()), row.index("sampling"))
     shown = contributor.run("submissions", submission[:10]).out
     for text in (
         f"verdict   {outcome.name.lower()},",

@@ -36,8 +36,6 @@ def test_the_page_says_what_status_says(contributor: Contributor) -> None:
 
 
 def test_the_page_of_a_running_node_is_named_and_not_served_twice(contributor: Contributor) -> None:
-    home = contributor.home
-    home.page_url = "http://127.0.0.1:8480/"
-    home.write_status(state="waiting")
+    contributor.works(state="waiting", page_url="http://127.0.0.1:8480/")
     done = contributor.run("page")
     assert (done.code, done.out.strip()) == (0, "http://127.0.0.1:8480/")

@@ -292,3 +292,42 @@ def test_what_comes_next_names_the_home_that_was_given(
     monkeypatch.setattr("protocol.shell.home.default_home", lambda role: usual)
     assert console.murmur("bootnode", "init", "--home", place).out.rstrip().endswith(f"start --home '{place}'")
     assert console.murmur("bootnode", "init", "--home", usual).out.rstrip().endswith("next: murmur bootnode start")
+
+
+INITS = {
+    "node": ("node", "init"), "validator": ("murmur", "validator", "init"), "relay": ("murmur", "relay", "init", "--host", "127.0.0.1"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shared_world(anvil: Anvil) -> World:
+    return World.fresh(anvil)
+
+
+@pytest.mark.parametrize("other", ["node", "validator", "relay", "bootnode", "trainer"])
+def test_no_role_takes_another_ones_home(
+    shared_world: World, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: str
+) -> None:
+    """Both would write the same status and data. Homes of earlier versions are told by their settings as well."""
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    (tmp_path / ("trainer.lock" if other == "trainer" else f"{other}.toml")).touch()
+    before = sorted(tmp_path.iterdir())
+    commands = [[*words, *init_options(shared_world)] for role, words in INITS.items() if role != other]
+    commands += [["murmur", role, "start"] for role in ("validator", "relay", "bootnode") if role != other]
+    commands += [] if other == "bootnode" else [["murmur", "bootnode", "init"]]
+    commands += [] if other == "node" else [["node", "start"], ["node", "join"]]
+    for program, *words in commands:
+        done = getattr(console, program)(*words, "--home", tmp_path)
+        assert (done.code, f"is the home of a {other}" in done.err, "another --home" in done.err) == (2, True, True), (
+            words
+        )
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_home_that_two_roles_share_already_says_what_to_move(
+    validator: tuple[World, str, Run, Path],
+) -> None:
+    _, _, run, path = validator
+    (path / "relay.toml").touch()
+    done = run("start")
+    assert (done.code, "move relay.toml and keys/relay.json to a folder of their own" in done.err) == (2, True)

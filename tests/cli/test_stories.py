@@ -212,7 +212,7 @@ def test_a_suspended_seat_says_until_when(contributor: Contributor) -> None:
     world.anvil.advance(3600)
     sender.send(world.chain.settle(world.run, contributor.node, 1))
     until = world.chain.block().time + DAY
-    contributor.home.write_status(state="waiting")
+    contributor.works(state="waiting")
     told = contributor.status()
     assert told["suspended_until"] == until
     assert f"suspended after {strikes} rejected submissions, until {at(until)} UTC" in contributor.run("status").out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,20 @@ EARNS = {
     "maturing": [{"amount": str(7 * TOKEN), "at": NOW + 9_000}, {"amount": str(5600 * TOKEN // 1000), "at": NOW + 26_280}],
     "forecast": {"units": 21_000, "amount": str(21 * TOKEN), "seconds": 86_400, "is_capped": False}, "units_most": 131_000, "penalty_left": 60 * TOKEN, "penalty": 60 * TOKEN, "gas": 4_000_000_000_000_000, "next": "node claim",
 }  # fmt: skip
+
+
+def test_a_small_terminal_ends_with_what_counts_and_breaks_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    status_text.show(EARNS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["earning: yes, 20 of the newest 20 judged submissions were accepted", "next: node claim"]
+    assert max(map(len, lines)) <= 80
+    assert "  seat       active, node 0x71C7656EC7ab88b098defB751B7401B5f6d8976F, hardware" in lines
+    status_text.show(EARNS, begins_with_next=True)
+    assert capsys.readouterr().out.startswith("earning: yes")
 
 
 def test_the_contributors_page_shows_what_node_status_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -303,3 +303,41 @@ def test_a_validator_starts_again_while_the_hub_is_away(stage: Stage) -> None:
     stage.hub.stop()
     service = ValidatorService(stage.connection(key, kept_spec=kept), home, JudgeSettings())
     service.close()
+
+
+def test_what_nobody_keeps_the_weights_of_is_left_alone_and_told_in_one_line(
+    stage: Stage, panel: Panel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new validator finds a window full of it: a warning each, again and again, would hide all else."""
+    node = stage.seated()
+    stage.publish()
+    for sequence in range(3):
+        stage.submit(node, stage.make(node, sequence))
+    for _ in range(stage.tiny.spec.versions_kept):
+        stage.publish()
+    service = panel.seat()
+    with caplog.at_level("INFO", "validator"):
+        until(lambda: not len(service._workload), service, what="all are left alone")
+        rounds(service, count=2)
+    assert not panel.all_receipts()
+    assert [r.getMessage() for r in caplog.records if r.name == "validator"] == [
+        "3 submissions cannot be judged here and are left alone: nobody keeps version 0 of the weights any more"
+    ]
+    assert len(panel.start(service._c.key)._workload) == 0, "also after a restart"
+
+
+def test_what_cannot_be_judged_yet_is_told_once(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = stage.seated()
+    stage.publish()
+    service, attempts = panel.seat(), []
+    stage.submit(node, stage.make(node))
+
+    def fail(task: object) -> None:
+        attempts.append(task)
+        raise Unavailable("the hub does not answer")
+
+    monkeypatch.setattr(service._attempts, "judge", fail)
+    until(lambda: len(attempts) > 2, service, what="several attempts")
+    assert caplog.text.count("no verdict yet: the hub does not answer") == 1

@@ -140,6 +140,19 @@ def test_without_a_seat_it_says_how_to_take_one(stage: Stage) -> None:
         assert "node stake" in ended.error.hint
 
 
+def test_a_seat_that_is_left_while_it_works_ends_it_with_these_words(stage: Stage) -> None:
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    worker = a_worker(stage, node)
+    hooked(worker).before = lambda: world.sender(stage.operators[node.address]).send(
+        world.chain.leave(world.run, node.address)
+    )
+    with running(worker) as ended:
+        assert ended.event.wait(15)
+        assert isinstance(ended.error, PreflightError)
+        assert "was left" in str(ended.error) and "node status" in ended.error.hint
+
+
 def test_without_gas_money_it_ends_and_says_where_to_send_some(stage: Stage) -> None:
     node = stage.seated()
     stage.publish()

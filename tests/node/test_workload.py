@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from node.validator import workload
 from protocol import rendezvous
 from protocol.errors import RpcUnavailable
 from protocol.verdict import Outcome
@@ -35,6 +36,29 @@ def test_the_next_in_line_stands_in_for_a_silent_validator(stage: Stage, panel: 
     rounds(patient)
     assert not panel.all_receipts()
     until(lambda: panel.receipts(submission), panel.start(stand_in, fallback_seconds=0.05), what="the stand-in judges")
+
+
+def test_who_took_its_seat_after_a_commitment_stands_in_last(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would begin with a window full of what others have judged, whose weights nobody keeps any more."""
+    node, seated = stage.seated(), stage.validator()
+    stage.publish()
+    before = [stage.submit(node, stage.make(node, sequence)) for sequence in range(2)]
+    late = stage.validator()
+    after = stage.submit(node, stage.make(node, 2))
+    monkeypatch.setattr(
+        rendezvous, "order", lambda submission, block, among: sorted(among, key=lambda v: v != late.address)
+    )
+    monkeypatch.setattr(workload, "_line", workload._line.__wrapped__)
+    service = panel.start(late)
+    rounds(service)
+    assert [r.submission for r in panel.all_receipts()] == [after]
+    assert all(submission in service._workload for submission in before), "it may have to stand in"
+    rounds(panel.start(seated))
+    rounds(service, count=2)
+    assert {r.submission for r in panel.all_receipts() if r.validator == seated.address} == set(before)
+    assert len(service._workload) == 0
 
 
 def test_a_validator_that_lost_its_seat_does_not_count(stage: Stage, panel: Panel) -> None:

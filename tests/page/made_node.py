@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from protocol.errors import RpcUnavailable
 from protocol.page import server
 from protocol.page.log_tail import LogTail
 from protocol.page.server import SleepingServer, listen
-from protocol.shell.home import REPORT, Home, write_json
+from protocol.shell.home import REPORT, Home, holder, write_json
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.clock import eventually
@@ -51,6 +51,7 @@ class MadeNode:
         (self.place.path / "keys").mkdir(parents=True)
         write_json(self.place.keystore("node"), {"address": NODE[2:]})
         self.made: list[bytes] = []
+        self._running = ExitStack()
         SubmissionLog(self.place.data / submission_log.FILE).close()
 
     def work(self, days: int = 9, per_day: int = 6) -> MadeNode:
@@ -88,6 +89,8 @@ class MadeNode:
 
     def run(self, **status: Any) -> MadeNode:
         """As the node would say that it runs; this very process stands in for it."""
+        if holder(self.place.lock_file) is None:
+            self._running.enter_context(self.place.lock())
         self.place.write_status(
             **({"state": "generating", "step": 13, "sequence": 2, "tokens_per_second": 412.6} | status)
         )

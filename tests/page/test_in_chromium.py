@@ -85,8 +85,8 @@ def test_what_strangers_wrote_is_shown_and_does_nothing(browser: Chromium, page:
 
 def test_amounts_times_and_hidden_characters_are_written_as_people_read_them(tab: Tab, page: Shown) -> None:
     module = f"import('{page.page}static/text.js')"
-    assert tab.ask(f"{module}.then(m => ['1', '1500000000000000000', '43090000000000000000000', '0', null].map(wei => m.tokens(wei)))") == [
-        "0", "1.5", "43,090", "0", "–",
+    assert tab.ask(f"{module}.then(m => ['512340000000000', '1500000000000000000', '43090000000000000000000', '0', null].map(wei => m.tokens(wei)))") == [
+        "0.00051", "1.5", "43,090", "0", "–",
     ]  # fmt: skip
     assert tab.ask(f"{module}.then(m => m.exact('1'))") == "0.000000000000000001 MUR"
     assert tab.ask(f"{module}.then(m => [3, 90, 150, 7300, 200000].map(m.seconds))") == [

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import PreflightError
-from protocol.logs import LoggingSettings, about, set_up_logging
+from protocol.logs import LoggingSettings, SaidOnce, about, set_up_logging
+from tests.clock import VirtualClock
 
 log = logging.getLogger("tester")
 SUBMISSION = bytes(range(32))
@@ -110,3 +111,17 @@ def test_a_log_file_is_rotated_by_size(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_log_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match="cannot write the log"):
         set_up_logging(LoggingSettings(file=str(tmp_path / "missing" / "node.log")))
+
+
+def test_what_stays_the_same_is_written_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    said = SaidOnce(log, clock)
+    with caplog.at_level("INFO", "tester"):
+        for text in ("away", "away", "busy", "busy", "away"):
+            said.say(logging.INFO, "hub", text)
+        said.say(logging.INFO, "relay", "away")
+        clock.advance(3601)
+        said.say(logging.INFO, "hub", "away")
+        said.over("hub")
+        said.say(logging.INFO, "hub", "away")
+    assert [r.getMessage() for r in caplog.records] == ["away", "busy", "away", "away", "away", "away"]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,7 +109,7 @@ def up(swarm, say):
 devnet.FOLDER = Path(sys.argv[1])
 devnet.Swarm.up, devnet._open_to_others = up, lambda swarm: "card.json"
 devnet.how_to_look_around = lambda swarm, pages, stop: f"{swarm.processes[0].pid} {stop}"
-devnet._how_to_join = lambda *_: ""
+devnet._how_to_join, devnet.pages.awaited = lambda *_: "", lambda swarm: {}
 sys.exit(devnet.up(0, None, foreground=True))
 """
 
@@ -172,6 +173,11 @@ def test_what_to_type_beside_a_swarm_works_where_it_was_started(
     write_json(tmp_path / "output/status.json", {"page_url": "http://127.0.0.1:8500/"})
     found = pages.addresses(swarm)
     assert found == {"the run": "http://127.0.0.1:9/run/1/", "the trainer": "http://127.0.0.1:8500/"}
+    assert pages.awaited(swarm, seconds=60) == found, "nobody is waited for"
+    (tmp_path / "output/status.json").unlink()
+    late = threading.Timer(0.1, write_json, (tmp_path / "output/status.json", {"page_url": "http://127.0.0.1:8500/"}))
+    late.start()
+    assert pages.awaited(swarm, seconds=60) == found
     assert "  the trainer http://127.0.0.1:8500/\n" in how_to_look_around(swarm, found, "Ctrl-C")
     assert [name for name in named if not Path(name).exists()] == []
 

@@ -40,6 +40,14 @@ class TrainerSubject(RoleSubject):
     def layout(self) -> Layout:
         return Layout(self.file, self.settings)
 
+    def require_own_home(self) -> None:
+        """Of the output folder, which has the status and the lock."""
+        try:
+            output = self.layout.output
+        except (MurmurationError, OSError):  # its settings, which another check looks at
+            return
+        Home(output, self.role).require_own()
+
     @property
     def config(self) -> Path:
         return self.file

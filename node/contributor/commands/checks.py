@@ -6,16 +6,16 @@ from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from protocol.environments import registry
 from protocol.errors import MurmurationError, PreflightError
 from protocol.resources import size
 from protocol.shell.checkup import Answer, Check, NotChecked
-from protocol.shell.role_checks import CHAIN, GAS, LOCAL, NETWORK, SANDBOX
+from protocol.shell.role_checks import CHAIN, GAS, LOCAL, NETWORK, SANDBOX, look_at_programs
 from protocol.shell.role_subject import RoleSubject
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
     from node.contributor.survey import Survey
+    from protocol.runspec import RunSpec
 
 
 class NodeSubject(RoleSubject):
@@ -33,6 +33,11 @@ class NodeSubject(RoleSubject):
             return self.settings.work.disk_low_gb * 10**9
         except (MurmurationError, OSError):  # another check says so
             return 0.0
+
+    @property
+    def run_spec(self) -> RunSpec | None:
+        """As the survey found it, which has asked already."""
+        return self.survey.spec
 
     @cached_property
     def survey(self) -> Survey:
@@ -69,21 +74,6 @@ def _typed(s: NodeSubject, step: str) -> str:
     from node.contributor import next_step
 
     return next_step.as_typed(step, s.place.command("").strip())
-
-
-def look_at_programs(s: NodeSubject) -> Answer:
-    """Whether programs can be run here, where the run's environments ask for it."""
-    from protocol.sandbox.programs import survey
-
-    spec = s.survey.spec
-    if spec is None:
-        return NotChecked("the run's spec is not known here")
-    survey.require_for(spec.environments)
-    return (
-        "run here"
-        if any(one.package in registry.RUN_PROGRAMS for one in spec.environments)
-        else "none are run in this run"
-    )
 
 
 def look_at_device(s: NodeSubject) -> Answer:

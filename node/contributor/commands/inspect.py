@@ -19,7 +19,7 @@ from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain.types import Role, Seat, State
 from protocol.errors import ChainError, PreflightError, RpcUnavailable, VersionMismatch
 from protocol.shell.cli import Json, emit
-from protocol.shell.home import LAST_STEP, OVER, Home, is_alive, read_json
+from protocol.shell.home import LAST_STEP, OVER, Home, read_json
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
@@ -59,7 +59,8 @@ def status(
             return collect(place, chain, node.chain.run, log) | newest
 
         def show(data: dict[str, Any]) -> None:
-            status_text.show(data | {"next": next_step.as_typed(data["next"], place.command("").strip())})
+            told = data | {"next": next_step.as_typed(data["next"], place.command("").strip())}
+            status_text.show(told, begins_with_next=watch)
             if data.get("newest"):
                 typer.echo("\nNewest submissions")
                 submission_text.show_many(data["newest"])
@@ -81,8 +82,8 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
     ready, pending = chain.claimable(run, address)
     operator = _operator(place, seat)
     account, gas = chain.account(operator), chain.balance(address)
-    said = place.read_status()
-    running = is_running(said)
+    said, doing = place.read_status(), place.doing()
+    running = doing is not None
     counts = log.counts()
     spec, now = _kept_spec(place, chain, run), chain.block().time
     notice, read = _notice(place, head)
@@ -110,7 +111,7 @@ def collect(place: Home, chain: Chain, run: int, log: SubmissionLog) -> dict[str
         "stake": str(account.active), "locked": str(account.locked), "seat_stake": str(seat.locked), "free": str(account.free),
         "unlocks_at": next_step.unlocks_at(seat, policy) if ended and seat.locked else None, "open_cases": seat.open_cases,
         "leaving": str(account.leaving), "leaving_at": account.ready_at if account.leaving else None,
-        "head": head.step if head else None, "running": running, "doing": said if running else None, "over": over,
+        "head": head.step if head else None, "running": running, "doing": doing, "over": over,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "paid_units": seat.proven, "reward": str(policy.reward),
         "maturing": [{"at": at, "units": units, "amount": str(units * policy.reward)} for at, units in maturing],
         "held_units": seat.held, "now": now, "penalty": str(policy.penalty), "gas": str(gas), "paused": paused,
@@ -262,11 +263,6 @@ def add_chain_story(
     """State, case and pay of each, and what to do next about it. Raises RpcUnavailable."""
     from node.contributor.submission_story import SubmissionStories
 
-    stories = SubmissionStories.of(chain, run, place.address("node"), log, is_running(place.read_status()))
+    stories = SubmissionStories.of(chain, run, place.address("node"), log, place.doing() is not None)
     for row, (told, step) in zip(rows, stories.tell(found), strict=True):
         row |= {"chain": told, "next": step}
-
-
-def is_running(said: dict[str, Any] | None) -> bool:
-    """Whether the process is alive that wrote this status."""
-    return said is not None and said.get("state") != "stopped" and is_alive(said.get("pid"))

@@ -60,6 +60,7 @@ def join(
     from protocol.shell.money import tokens, whose_word
 
     place, told = open_home(home), run_card.read(card) if card else None
+    place.require_own()
     if told is None and not place.config.exists():
         raise UsageError("which run?", hint="give the run's card, a file that its owner hands out: node join CARD")
     if rpc is not None and place.config.exists():
@@ -90,7 +91,7 @@ def join(
     )  # fmt: skip
     if spending.gas:
         source = "the run's faucet" if spending.faucet else "the operator"
-        deposited = f"{tokens(spending.stake)} from {source}"
+        deposited = f"{tokens(spending.stake)} from {source}" if spending.stake else ""
         lines = seat.consequences(chain, deposited) if not seat.is_taken else []
         question = f"Join run {node.chain.run}?" if lines else "Pass ETH to the node key?"
         confirm(question, [*whose_word(chain, node.chain.run, agreed), *lines, *spending.consequences()], yes)

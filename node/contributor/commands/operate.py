@@ -61,7 +61,6 @@ def page(home: HomeOption = DEFAULT_HOME) -> None:
 
     Only browsers on this machine see it. It needs no password and changes nothing.
     """
-    from node.contributor.commands.inspect import is_running
     from node.contributor.page.service import served
     from protocol.errors import PreflightError
     from protocol.logs import only_warnings
@@ -70,9 +69,8 @@ def page(home: HomeOption = DEFAULT_HOME) -> None:
     only_warnings()
     place = open_home(home)
     node = settings(place).value
-    said = place.read_status() or {}
-    if is_running(said) and said.get("page_url"):
-        typer.echo(said["page_url"])
+    if url := (place.doing() or {}).get("page_url"):
+        typer.echo(url)
         typer.echo("the running node serves it", err=True)
         return
     with until_signalled() as ending, served(place, node, lambda: open_chain(node)) as url:

@@ -144,7 +144,7 @@ class SeatSought:
     def consequences(self, chain: Chain, deposited: str) -> list[str]:
         words = f"{self.node} in run {self.run}, hardware class {self.hardware}{self.class_words}"
         return [
-            f"deposits  {deposited}",
+            *([f"deposits  {deposited}"] if deposited else []),
             f"seats     {words}" if not self.is_taken else "seat      already taken",
             f"at risk   {tokens(self.policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
             f"comes back {duration(self.policy.span)} after leaving, and {duration(chain.withdrawal_delay())} after unstaking",

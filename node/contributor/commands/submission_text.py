@@ -19,6 +19,8 @@ _MOST = 1_000  # characters of what a validator wrote
 def show_many(rows: list[dict[str, Any]]) -> None:
     if not rows:
         typer.echo("nothing submitted yet")
+        return
+    typer.echo(f"{'submission':<12}  {'step.sequence':<14} {'tokens':>14}  {'state':<9} {'made':>14}  rule")
     for row in rows:
         details = (row["receipt"] or {}).get("details", {})
         why = plain(f"{details['rule']}: {details['detail']}") if details.get("rule") else ""

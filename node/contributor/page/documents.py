@@ -29,12 +29,7 @@ def front(told: Mapping[str, Any] | None, local: Mapping[str, Any]) -> dict[str,
     """`told` is what `node status` told last, None while the chain has never answered; `local` is what needs no chain, and is newer."""
     if told is None:
         return {"software": __version__, "told": None, **local}
-    running = local["running"]
-    now = {
-        **told,
-        **{name: local[name] for name in ("running", "submissions", "recent")},
-        "doing": local["doing"] if running else None,
-    }
+    now = {**told, **{name: local[name] for name in ("running", "doing", "submissions", "recent")}}
     return {"software": __version__, "told": now | {"earning": asdict(earning.earning(now))}, **local}
 
 

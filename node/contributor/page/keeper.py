@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from node.contributor import submission_log
-from node.contributor.commands.inspect import is_running, row_of
+from node.contributor.commands.inspect import row_of
 from node.contributor.earning import RECENT
 from node.contributor.page import documents
 from node.contributor.page.chain_side import ChainSide
@@ -92,9 +92,9 @@ class NodePageKeeper(Keeper[PageContent]):
         if (version := (log.version(), self._policy)) != self._summed[0]:
             self._summed = version, self._sums(log)
         counts, of_log = self._summed[1]
-        said = place.read_status()
+        doing = place.doing()
         local = {
-            "running": is_running(said), "doing": said, **counts, "run": settings.chain.run, "chain_id": settings.chain.chain_id,
+            "running": doing is not None, "doing": doing, **counts, "run": settings.chain.run, "chain_id": settings.chain.chain_id,
             "contract": settings.chain.contract, "node": place.address("node"), "told_at": self._told_at, "away": self._away,
             "home": place.command("").strip(),
         }  # fmt: skip

@@ -160,7 +160,7 @@ def enlist(
             f"takes the seat; {tokens(policy.validator_stake)} of stake back it",
             f"at risk   {tokens(policy.bond)} or {policy.bond_bps / 100:g} % of what a case withholds, for each that a jury rejects;"
             f" {tokens(policy.bond)} for each accepted submission that proves false",
-            "silence   as a juror costs a juror's pay; abstaining with a reason costs nothing",
+            "silence   as a juror costs the juror's pay, and as much again; an abstention costs the pay alone",
         ]
     )
     confirm("Go on?", consequences, yes)

@@ -8,7 +8,7 @@ from node.validator.commands.context import role_of
 from protocol.errors import PreflightError
 from protocol.shell.checkup import Answer, Check
 from protocol.shell.money import tokens
-from protocol.shell.role_checks import CHAIN, GAS, LOCAL, NETWORK, SANDBOX
+from protocol.shell.role_checks import CHAIN, GAS, LOCAL, NETWORK, SANDBOX, look_at_programs
 from protocol.shell.role_subject import RoleSubject
 
 if TYPE_CHECKING:
@@ -53,4 +53,5 @@ CHECKS: tuple[Check[ValidatorSubject], ...] = (
     Check("seat", look_at_seat, ("run", "keys"), seconds=30),
     *NETWORK,
     Check("device", look_at_device, ("settings",), seconds=60),
+    Check("programs", look_at_programs, ("settings",), seconds=40),
 )

@@ -36,8 +36,10 @@ export function tokens(wei, digits = 3) {
   // Of a decimal text: JavaScript's numbers have too few digits.
   if (wei === null || wei === undefined) return "–";
   const text = wei.padStart(19, "0");
-  const fraction = text.slice(-18).slice(0, digits).replace(/0+$/, "");
-  return NUMBER.format(BigInt(text.slice(0, -18))) + (fraction ? `.${fraction}` : "");
+  const whole = BigInt(text.slice(0, -18)), decimals = text.slice(-18), first = decimals.search(/[1-9]/);
+  const shown = whole === 0n && first >= digits ? first + 2 : digits; // what is little is not nothing
+  const fraction = decimals.slice(0, shown).replace(/0+$/, "");
+  return NUMBER.format(whole) + (fraction ? `.${fraction}` : "");
 }
 
 export const exact = (wei) => (wei === null || wei === undefined ? "" : `${tokens(wei, 18)} MUR`);
