@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.chain.events import Event, HandedOver, Joined, Left, Rotated
+from protocol.chain.events import Event, HandedOver, Joined, Left, Rotated, RunCreated
 from protocol.chain.view import View
 
 SEAT_EVENTS: Final = (Joined, Rotated, HandedOver, Left)
@@ -16,6 +16,8 @@ SEAT_EVENTS: Final = (Joined, Rotated, HandedOver, Left)
 
 @dataclass(frozen=True)
 class HeldSeat:
+    name: str
+    """Its first key, which it keeps through all later ones."""
     node: str
     """The key that works."""
     since: int
@@ -44,10 +46,17 @@ def serving_seats(book: View) -> list[HeldSeat]:
     return [] if head is None else [seat for seat in held_seats(book) if seat.serves(head.time)]
 
 
+def may_have_seats(book: View) -> bool:
+    """Whether a node holds one, or may: a book that begins after the run does not know all of them."""
+    begins_with_run = book.fact("first_block") == 0 or bool(book.events(RunCreated))
+    return not begins_with_run or bool(serving_seats(book))
+
+
 def _follow(event: Event, found: dict[str, HeldSeat], names: dict[str, str]) -> None:
     data = event.data
     if isinstance(data, Joined):
-        found[names.get(data.node, data.node)] = HeldSeat(data.node, event.block)
+        name = names.get(data.node, data.node)
+        found[name] = HeldSeat(name, data.node, event.block)
     elif data.seat not in found:  # older than the book
         return
     elif isinstance(data, Rotated):

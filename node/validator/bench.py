@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,7 +28,7 @@ from protocol.chain.sync import Book
 from protocol.chain.types import Role
 from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import IntegrityError, ProtocolViolation, Retired, Unavailable
+from protocol.errors import IntegrityError, PreflightError, ProtocolViolation, Retired, Unavailable
 from protocol.retry import Backoff
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
@@ -123,6 +124,15 @@ class Bench:
     def holds(self, step: int) -> bool:
         """Whether a version is on this machine."""
         return self._versions.store.holds(step)
+
+    def room(self) -> int:
+        """Versions that a quarter of the free disk holds; 0 while none is here to tell how large they are."""
+        steps = self._versions.store.steps()
+        try:
+            size = sum(file.stat().st_size for file in self._versions.store.folder(steps[-1]).iterdir()) if steps else 0
+        except (OSError, PreflightError):  # just retired
+            return 0
+        return shutil.disk_usage(self._files).free // (4 * size) if size else 0
 
     def fetch(self, root: bytes) -> Path | None:
         """The rollout file of a root, from disk or the hub; None when nobody has it yet."""

@@ -350,11 +350,12 @@ class ValidatorService:
 
     def _open_steps(self) -> set[int]:
         """Steps whose weights may be needed later: those of what waits to be judged, and those of open cases, which may be
-        appealed long after everybody has retired the version. Of each the newest, as many as may be kept besides the usual.
+        appealed long after everybody has retired the version. Of each as many as there is room for, and twice `versions_kept` at least: the
+        oldest, which nobody else keeps any more. Who uploads last of all would choose what is never judged.
         """
         accused = {ref.step for case in self._cases for ref in case.refs}
-        most = 2 * self._c.spec.versions_kept
-        return {*sorted(self._workload.steps)[-most:], *sorted(accused)[-most:]}
+        most = max(2 * self._c.spec.versions_kept, self._bench.room())
+        return {*sorted(self._workload.steps)[:most], *sorted(accused)[:most]}
 
     def _attempt(self, task: JudgementTask) -> bool:
         """Whether there is a judgement now. Whatever keeps it from being made is logged and tried again, later and later."""
@@ -370,7 +371,10 @@ class ValidatorService:
                 if self._histories:
                     self._histories.heard(task.id)
         except Retired:
-            self._left_alone.note(task.step)
+            is_ours = self._workload.was_seated_before(task.submission)
+            self._left_alone.note(task.step, is_ours=is_ours)
+            if is_ours:
+                _FAILED.add()
             self._forget(task)
             return False
         except Exception as error:  # the supervisor of one judgement: all others go on

@@ -158,9 +158,17 @@ class Workload:
     def line(self, submission: Submission) -> tuple[str, ...]:
         """Validators in the order in which a submission is theirs to judge: who took a seat after it was committed stands in last, for it
         is no juror of it, and may find neither its weights nor anything left to do."""
-        late = frozenset(v for v in self._serving if self._since.get(v, 0) > submission.block)
+        late = frozenset(v for v in self._serving if not self._was_seated(v, submission))
         first, then = (_line(submission.id, submission.block_hash, part) for part in (self._serving - late, late))
         return first + then
+
+    def was_seated_before(self, submission: Submission) -> bool:
+        """Whether this validator was, so that the submission was its to judge from the beginning."""
+        return self._address in self._serving and self._was_seated(self._address, submission)
+
+    def _was_seated(self, validator: str, submission: Submission) -> bool:
+        """Before the block that it was committed in, as its jurors must be; a seat that is older than the book was."""
+        return self._since.get(validator, 0) < submission.block
 
     def _blocks_of_seats(self) -> dict[str, int]:
         """By validator, the block in which it took its present or last seat."""

@@ -95,7 +95,7 @@ class Home:
             return
         mark, hint = _MARKS[other], "give another --home"
         if self.config.exists() and other in ROLES:
-            hint = f"move {mark} and keys/{other}.json to a folder of their own, which is that {other}'s --home from then on"
+            hint = f"copy the whole folder; take {mark} out of one and {self.config.name} out of the other: each is one role's --home from then on"
         raise UsageError(
             f"{self.path} is the home of a {other} ({mark} lies there), and a home is for one role", hint=hint
         )

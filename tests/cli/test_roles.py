@@ -330,4 +330,4 @@ def test_a_home_that_two_roles_share_already_says_what_to_move(
     _, _, run, path = validator
     (path / "relay.toml").touch()
     done = run("start")
-    assert (done.code, "move relay.toml and keys/relay.json to a folder of their own" in done.err) == (2, True)
+    assert (done.code, "take relay.toml out of one and" in done.err) == (2, True)

@@ -305,6 +305,24 @@ def test_a_validator_starts_again_while_the_hub_is_away(stage: Stage) -> None:
     service.close()
 
 
+def test_who_uploads_last_of_all_does_not_choose_what_is_never_judged(stage: Stage, panel: Panel) -> None:
+    """A seat commits to more versions than a validator holds at least, and its false work for the first comes after all of them."""
+    node, key = stage.seated(), stage.validator()
+    service = panel.start(key)
+    other, made = stage.variant(1.3), []
+    for number in range(2 * stage.tiny.spec.versions_kept + 2):
+        stage.publish(None if number else other)  # for which work of the tiny model is false
+        made.append(stage.make(node))
+        stage.commit(node, made[-1].ref, made[-1].units)
+        rounds(service, count=2)
+    first = made[0]
+    stage.upload(node, first.ref, first.path)
+    submission = first.ref.submission_id(stage.world.run)
+    until(lambda: submission in {r.submission for r in panel.all_receipts()}, service, what="it is judged")
+    (receipt,) = [r for r in panel.all_receipts() if r.submission == submission]
+    assert (receipt.outcome.name, receipt.details.rule) == ("HARD", "computation")
+
+
 def test_what_nobody_keeps_the_weights_of_is_left_alone_and_told_in_one_line(
     stage: Stage, panel: Panel, caplog: pytest.LogCaptureFixture
 ) -> None:

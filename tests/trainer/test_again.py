@@ -145,9 +145,7 @@ def test_where_all_seats_were_taken_after_a_version_the_same_weights_are_the_nex
 
 def test_where_nobody_has_a_seat_no_version_is_published_again(loop: Loop) -> None:
     loop.publish()
-    with pytest.raises(DeadlineExceeded) as caught:
-        loop.wait()
-    assert caught.value.hint == "no node has a seat: let one join, and start again"
+    loop.wait(*[lambda: None] * 3 * WAIT, loop.trainer._stop.set)  # for longer than it would wait for rollouts
     assert loop.handed_over() == [0]
     assert set(loop.said) == {"waiting for a node to take a seat"}
 
@@ -185,14 +183,15 @@ def test_nobody_waits_for_the_part_of_nodes_that_can_make_no_more(loop: Loop) ->
     assert "waiting for other nodes" not in loop.said
 
 
-def test_work_that_nobody_has_judged_is_waited_for(loop: Loop) -> None:
-    node = joined(loop)
+def test_work_that_nobody_has_judged_is_waited_for_a_while(loop: Loop) -> None:
+    node, found = joined(loop), list[int]()
     loop.publish()
     for sequence in range(2):
         loop.field.submission(node, sequence=sequence)
     with pytest.raises(DeadlineExceeded):
-        loop.wait()
-    assert loop.handed_over() == [0]
+        loop.wait(*[lambda: None] * (QUIET - 1), lambda: found.extend(loop.handed_over()))
+    assert found == [0]
+    assert loop.handed_over() == [0, 1]
 
 
 def test_a_seat_that_may_work_is_given_time_before_those_that_wait_get_the_next_version(loop: Loop) -> None:
@@ -218,12 +217,81 @@ def test_a_seat_that_may_work_and_does_not_gets_no_version_more(loop: Loop) -> N
     assert loop.handed_over() == [0]
 
 
-def test_with_the_last_version_the_training_is_over(loop: Loop) -> None:
+def test_the_last_version_is_no_repetition(loop: Loop) -> None:
+    """Nobody could work on it, and the run would end with nothing learned."""
     loop.trainer._t = loop.trainer._t.model_copy(update={"steps": 1})
     loop.publish()
     joined(loop)
-    assert loop.wait() is None
-    assert loop.handed_over() == [0, 1]
+    with pytest.raises(DeadlineExceeded):
+        loop.wait()
+    assert loop.handed_over() == [0]
+
+
+def rotated(loop: Loop, operator: Key, node: Key) -> Key:
+    """The node, with another key."""
+    world, new = loop.field.desk.world, Key.generate()
+    deadline = world.chain.block().time + 600
+    join = Join(world.run, operator.address, new.address, keccak(new.peer), 0, deadline)
+    call = world.chain.rotate(
+        world.run, node.address, new.address, new.peer, deadline, join.sign(new, world.chain.domain)
+    )
+    world.sender(operator).send(call)
+    return new
+
+
+def test_a_seat_that_takes_another_key_each_time_has_few_versions_published_again(loop: Loop) -> None:
+    """It may work on none of them, and it alone is there."""
+    operator, node = Key.generate(), Key.generate()
+    loop.field.desk.world.seat_node(operator, node)
+    loop.trainer._t = loop.trainer._t.model_copy(update={"rollout_wait_seconds": 20 * QUIET})
+    loop.publish()
+    out = [0]
+
+    def rotate() -> None:
+        nonlocal node
+        for _ in range(len(loop.handed_over()) - len(out)):
+            loop.publish()
+            out.append(1)
+        node = rotated(loop, operator, node)
+
+    most = loop.field.desk.spec.max_lag + 1
+    with pytest.raises(DeadlineExceeded):
+        loop.wait(*[rotate] * 3 * QUIET)
+    assert 0 < len(loop.handed_over()) - 1 <= most
+
+
+def test_where_nothing_teaches_few_versions_are_published_again_and_one_more_for_each_newcomer(loop: Loop) -> None:
+    node, validator = joined(loop), loop.field.desk.validator()
+    loop.trainer._t = loop.trainer._t.model_copy(update={"rollout_wait_seconds": 20 * QUIET})
+    loop.publish()
+    began, out = loop.clock.monotonic(), [0]
+
+    def work() -> None:
+        for _ in range(len(loop.handed_over()) - len(out)):
+            loop.publish()
+            out.append(1)
+        if len(out) > len(done):
+            done.append(1)
+            works(loop, node, validator, (EQUAL, EQUAL), (EQUAL, EQUAL))
+
+    done: list[int] = []
+    most = loop.field.desk.spec.max_lag + 1
+    late = [lambda: None] * (QUIET * (most + 2))
+    with pytest.raises(DeadlineExceeded):
+        loop.wait(*[work] * len(late), lambda: joined(loop), *[work] * 2 * QUIET)
+    assert len(loop.handed_over()) - 1 == most + 1
+    assert loop.clock.monotonic() - began > (most - 1) * QUIET, "all at once"
+
+
+def test_a_commitment_without_a_file_keeps_nobody_waiting_for_good(loop: Loop) -> None:
+    node, validator = joined(loop), loop.field.desk.validator()
+    loop.publish()
+    two = (UNEQUAL, UNEQUAL)
+    loop.field.submission(node)  # of which nothing comes
+    late = joined(loop)
+    loop.trainer._t = loop.trainer._t.model_copy(update={"rollout_wait_seconds": 5 * QUIET})
+    batch = loop.wait(*[lambda: None] * (QUIET + 1), loop.publish, lambda: works(loop, late, validator, two, two))
+    assert {group.node for group in batch} == {late.address}
 
 
 def test_seats_are_followed_through_new_keys_and_new_hands_to_their_end(loop: Loop) -> None:

@@ -230,9 +230,10 @@ class Idle:
 
 
 def test_nonsense_from_the_hub_does_not_end_the_wait_but_its_deadline_does(
-    bench: Bench, lying_hub: tuple[str, list[bytes]]
+    bench: Bench, lying_hub: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, left = lying_hub
+    monkeypatch.setattr(RolloutSource, "has_seats", True)  # else it waits for one
     trainer: Any = bench.trainer(groups_per_step=3, rollout_wait_seconds=60)
     trainer._hub, trainer._source = Idle(), bench.source(url)
     bench.clock.meanwhile = lambda: bench.clock.advance(0 if left else 60)  # the deadline comes after all was said

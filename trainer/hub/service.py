@@ -56,7 +56,7 @@ from trainer.hub.vouchers import Ledger
 from trainer.page.app import beside
 from trainer.page.keeper import PageKeeper
 from trainer.page.sources import PageSources
-from trainer.seats import serving_seats
+from trainer.seats import may_have_seats
 
 log = logging.getLogger("hub")
 
@@ -138,7 +138,7 @@ class HubService:
                 Outbox(self._layout.outgoing, self._layout.model), kept, self._teller(connection),
                 None if self._spec.verification.recalibration is None else Recalibrations(self._spec, self._layout.hub),
                 lambda step, digest: manifest_of(connection, step, digest, _MANIFEST_SECONDS),
-                has_workers=lambda: bool(serving_seats(book)),
+                has_workers=lambda: may_have_seats(book),
             )  # fmt: skip
             connections = connections_within_limits(h.connections)
             if connections < h.connections:

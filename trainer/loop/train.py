@@ -7,7 +7,8 @@ staleness is what stops the trainer, not the network. What a step consists of is
 
 A version is worked on by seats that were there before it, and each makes only so many submissions of it. Where no more can come and the
 batch has too few groups, the same weights become the next version: whoever took a seat since and whoever was done may work on it, and
-groups of the versions before still count, up to the run's `max_lag`.
+groups of the versions before still count, up to the run's `max_lag`. Each costs a step and its work its wages. So there are `max_lag` + 1 of
+them in a row at most while no group comes, `rollout_quiet_seconds` apart, and one for each seat that nobody has waited for; never the last.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from trainer.config import Layout, RunSettings
 from trainer.evaluation.evaluate import Evaluator
 from trainer.hub.process import HubProcess
 from trainer.learning.ranks import Ranks
+from trainer.loop.repetition import Repetition
 from trainer.loop.training import Training
 from trainer.rollouts.data import RolloutSource
 from trainer.rollouts.files import Bounds
@@ -63,7 +65,7 @@ class Trainer(Training):
         self._run = settings.chain.run
         self._told: dict[str, int] = {}
         self._told_at = 0.0
-        self._again: int | None = None  # the version that the present weights were published as last, before this one
+        self._again: Repetition | None = None  # while a batch is waited for
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
@@ -140,13 +142,13 @@ class Trainer(Training):
     # ---- a step --------------------------------------------------------------------------------------------------------
 
     def _wait_for_batch(self) -> list[TrainingGroup] | None:
-        """The next batch; None when stopped, or when the last version is out. Raises DeadlineExceeded when it does not fill in time."""
+        """The next batch; None when stopped. Raises DeadlineExceeded when it does not fill in time; while nobody has a seat, no time passes."""
         needed, started = self._t.groups_per_step, self._clock.monotonic()
         until = started + self._t.rollout_wait_seconds
         before, risen = 0, started  # groups at the last look, and when they last grew more
         withheld: float | None = None  # since when a batch is full but for the cap per node
-        self._again = None
-        with self._phases("waiting for rollouts", self._t.rollout_wait_seconds + self._t.deadlines.polling):
+        again = self._again = Repetition(self._spec.max_lag + 1)
+        with self._phases("waiting for rollouts", self._t.rollout_wait_seconds + self._t.deadlines.polling) as phase:
             while not self._stop.is_set():
                 self._note_evaluation(self._evaluating.take())
                 self._poll()
@@ -154,6 +156,10 @@ class Trainer(Training):
                 seats = self._source.workforce(self._step)
                 risen = now if have > before else risen
                 before = have
+                if not self._source.has_seats:
+                    until = now + self._t.rollout_wait_seconds
+                    phase.deadline = until - phase.started + self._t.deadlines.polling
+                again.look(self._step, have, seats, now)
                 is_quiet = now >= risen + self._t.rollout_quiet_seconds
                 is_spent = seats is not None and seats.is_spent
                 if self._t.fewest_groups <= have < needed and (is_quiet or is_spent):
@@ -169,11 +175,16 @@ class Trainer(Training):
                 self._say(self._what_it_waits_for(withheld), have=have, need=needed, seconds=round(now - started, 1))
                 if now > until:
                     raise self._in_vain(have, needed)
-                if have < needed and seats is not None and (is_spent or (is_quiet and seats.would_work_on_the_next)):
+                is_due = now >= max(risen, again.since) + self._t.rollout_quiet_seconds
+                if (
+                    have < needed
+                    and self._step + 1 < self._t.steps
+                    and seats is not None
+                    and again.may(seats, is_due=is_due)
+                ):
+                    again.note(self._step, seats)
                     self._publish_again(seats, have)
                     risen = self._clock.monotonic()
-                    if self._step == self._t.steps:
-                        break
         return None
 
     def _publish_again(self, seats: Workforce, have: int) -> None:
@@ -182,13 +193,10 @@ class Trainer(Training):
             "no more can come of version %d (%s), with %d groups where %d are the fewest: the same weights are published as version %d",
             self._step, seats, have, self._t.fewest_groups, self._step + 1,
         )  # fmt: skip
-        self._again = self._step
         self._step += 1
         self._phases.step = self._step
         self._hand_on()
-        if (
-            not self._evaluating.is_busy or self._step == self._t.steps
-        ):  # the wait for rollouts is no time to wait for another
+        if not self._evaluating.is_busy:  # the wait for rollouts is no time to wait for another
             self._evaluate_if_due()
 
     def _what_it_waits_for(self, withheld: float | None) -> str:
@@ -196,15 +204,15 @@ class Trainer(Training):
             return "waiting for other nodes"
         if not self._source.has_seats:
             return "waiting for a node to take a seat"
-        if self._again is not None:
-            return f"no more can come of version {self._again}: waiting for rollouts of the same weights as version {self._step}"
+        if self._again is not None and self._again.version is not None:
+            return f"no more can come of version {self._again.version}: waiting for rollouts of the same weights as version {self._step}"
         return "waiting for rollouts"
 
     def _in_vain(self, have: int, needed: int) -> DeadlineExceeded:
         hint = "are nodes and validators working? see the hub's status"
         if not self._source.has_seats:
             hint = "no node has a seat: let one join, and start again"
-        elif self._again is not None:
+        elif self._again is not None and self._again.version is not None:
             hint = "nodes make all they may, and too little of it teaches: see dropped groups in `murmur trainer status`; lower trainer.groups_least, or begin a run with other tasks or a higher max_per_step"
         return DeadlineExceeded(f"only {have} of {needed} groups in {self._t.rollout_wait_seconds:g} s", hint=hint)
 

@@ -41,7 +41,7 @@ from trainer.rollouts.outlook import Outlook
 from trainer.rollouts.pool import GroupPool, Name, TrainingGroup
 from trainer.rollouts.share import cap, least_cap, pick
 from trainer.rollouts.workforce import Workforce
-from trainer.seats import SEAT_EVENTS, HeldSeat, held_seats
+from trainer.seats import SEAT_EVENTS, HeldSeat, held_seats, may_have_seats
 
 log = logging.getLogger("trainer")
 
@@ -156,7 +156,7 @@ class RolloutSource:
     @property
     def has_seats(self) -> bool:
         """Whether anybody could work for the run at all."""
-        return bool(self._serving_seats())
+        return bool(self._serving_seats()) or may_have_seats(self._book)
 
     def workforce(self, step: int) -> Workforce | None:
         """What may still come for a batch for `step`, whose weights are version `step`; None while they are not published."""

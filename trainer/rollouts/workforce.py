@@ -21,8 +21,8 @@ class Workforce:
     """They may commit to more."""
     done: int
     """They have committed to all that the policy allows."""
-    young: int
-    """They were taken after the version was published."""
+    young: frozenset[str]
+    """Names of those that were taken, or got another key, after the version was published."""
     on_the_way: int
     """Submissions of which a batch may still get groups."""
 
@@ -31,28 +31,28 @@ class Workforce:
         cls, seats: Iterable[HeldSeat], block: int, committed: Counter[str], most: int, on_the_way: int
     ) -> Workforce:
         """For a version published in `block`, of which each node has `committed` to so many submissions of at `most`."""
-        able = done = young = 0
+        able, done, young = 0, 0, set[str]()
         for seat in seats:
             if seat.since >= block:
-                young += 1
+                young.add(seat.name)
             elif committed[seat.node] >= most:
                 done += 1
             else:
                 able += 1
-        return cls(able, done, young, on_the_way)
+        return cls(able, done, frozenset(young), on_the_way)
 
     @property
     def would_work_on_the_next(self) -> bool:
-        """Whether a seat waits for the next version, and nobody's work is still to come in."""
-        return self.on_the_way == 0 and self.done + self.young > 0
+        """Whether a seat waits for the next version."""
+        return self.done > 0 or bool(self.young)
 
     @property
     def is_spent(self) -> bool:
         """Whether nothing more can come of this version."""
-        return self.able == 0 and self.would_work_on_the_next
+        return self.able == 0 and self.on_the_way == 0 and self.would_work_on_the_next
 
     def __str__(self) -> str:
         reasons = {
-            "made all they may of it": self.done, "took their seats after it": self.young, "may still work on it": self.able,
+            "made all they may of it": self.done, "took their seats after it": len(self.young), "may still work on it": self.able,
         }  # fmt: skip
         return ", ".join(f"{count} {why}" for why, count in reasons.items() if count)

@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 from protocol.errors import MurmurationError
-from protocol.shell.gas import DEPOSIT_GAS, FAUCET_GAS, WORK_GAS, price_ahead
 from protocol.shell.money import ether_about, tokens
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ _ENLIST_GAS = 150_000
 def needs(place: Home, chain: Chain, policy: Policy) -> str:
     """In words, what a new validator's address is to be sent."""
     from protocol.chain.sender import SendLimits
+    from protocol.shell.gas import DEPOSIT_GAS, FAUCET_GAS, WORK_GAS, price_ahead
 
     gas = FAUCET_GAS + DEPOSIT_GAS + _ENLIST_GAS + WORK_GAS
     ether = ether_about(price_ahead(chain, SendLimits.fee) * gas)

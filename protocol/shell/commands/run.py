@@ -26,7 +26,6 @@ from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import allow_to_take, duration, in_json, parse_tokens, policy_in_json, tokens, whose_word
 from protocol.shell.money import send_tokens as move_tokens
 from protocol.shell.proposal import is_shown
-from protocol.shell.sentences import at
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -411,6 +410,8 @@ def defund(
     keystore: Keystore = None, password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
+    from protocol.shell.sentences import at
+
     path = strip_at(file)
     wei, run = parse_tokens(amount, least=0), _run(path)
     sender = _sender(path, keystore, password_file, calldata)
@@ -474,6 +475,8 @@ def appoint(
     password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
 ) -> None:  # fmt: skip
     """Make another key the trainer's once the run's notice has passed: for a key that leaked or was lost. Again, yet another."""
+    from protocol.shell.sentences import at
+
     path, trainer = strip_at(file), parse_address(trainer)
     sender, run = _sender(path, keystore, password_file, calldata), _run(path)
     if not calldata and all(sender.chain.answers("reading the trainer", lambda one: _follows(one, run, trainer))):
