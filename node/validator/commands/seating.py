@@ -57,6 +57,8 @@ def how_to_get(place: Home, chain: Chain, address: str, wei: int) -> str:
 
 def next_step(place: Home, chain: Chain, run: int, address: str, state: str, *, fee_max: int) -> str:
     """What to do on the way to a seat that works; empty where there is nothing, or the seat was given up."""
+    from protocol.shell.gas import DEPOSIT_GAS, WORK_GAS, price_ahead
+
     seat = chain.validator(run, address)
     if seat.until:
         return ""
