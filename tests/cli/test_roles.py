@@ -54,7 +54,9 @@ def test_a_validator_goes_from_key_to_seat_and_back(validator: tuple[World, str,
     staked = world.chain.account(address).active
     again = run("stake", "--yes")
     assert (again.code, world.chain.account(address).active) == (0, staked), "staking twice costs once"
-    assert run("enlist", "--off", "--yes").code == 0
+    left = run("enlist", "--off", "--yes")
+    assert (left.code, "so keep `murmur validator start" in left.out) == (0, True)
+    assert json.loads(run("status", "--json").out)["next"].startswith("murmur validator start"), "it still judges"
     seat, policy = world.chain.validator(world.run, address), world.chain.policy(world.run)
     assert seat.serves(world.chain.block().time), "it still judges what was submitted before"
     world.anvil.advance(seat.until - world.chain.block().time)

@@ -165,7 +165,9 @@ def enlist(
     )
     confirm("Go on?", consequences, yes)
     sender.send(chain.enlist(run, not off))
-    typer.echo("seat given up" if off else f"seat taken; next: {place.command('murmur validator start')}")
+    start = place.command("murmur validator start")
+    kept = f"seat given up; it judges for {duration(policy.span)} more, so keep `{start}` running until then"
+    typer.echo(kept if off else f"seat taken; next: {start}")
 
 
 @app.command()

@@ -56,14 +56,14 @@ def how_to_get(place: Home, chain: Chain, address: str, wei: int) -> str:
 
 
 def next_step(place: Home, chain: Chain, run: int, address: str, state: str, *, fee_max: int) -> str:
-    """What to do on the way to a seat that works; empty where there is nothing, or the seat was given up."""
+    """What to do on the way to a seat that works, or until one that was given up ends; empty where there is nothing."""
     from protocol.shell.gas import DEPOSIT_GAS, WORK_GAS, price_ahead
 
     seat = chain.validator(run, address)
+    if seat.serves(chain.block().time):  # also one that was given up, until it ends
+        return place.command("murmur validator start") if state in ("never started", "stopped") else ""
     if seat.until:
         return ""
-    if seat.serves(chain.block().time):
-        return place.command("murmur validator start") if state in ("never started", "stopped") else ""
     missing = chain.policy(run).validator_stake - seat.locked - chain.account(address).free
     price = price_ahead(chain, fee_max)
     if chain.balance(address) < price * _ENLIST_GAS:
