@@ -26,6 +26,8 @@ class Ending(threading.Event):
     def __init__(self, notice: str = "") -> None:
         """`notice` is for who sent the signal, where something is finished first."""
         super().__init__()
+        # It is set by a signal, which may come while this very thread has the lock for a moment, to wait: it would wait for itself, for good.
+        self._cond = threading.Condition(threading.RLock())
         self._notice = notice
         self._signalled = False
         self._unfinished = 0

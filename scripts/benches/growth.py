@@ -155,6 +155,9 @@ class _Accepting:
     def hold(self, steps: object, *, fetch: bool) -> None:
         pass
 
+    def room(self) -> int:
+        return 0
+
     def sweep(self, awaited: object) -> None:
         pass
 

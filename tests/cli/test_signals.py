@@ -32,6 +32,24 @@ def test_a_signal_ends_the_block_where_it_is(number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_that_comes_as_the_main_thread_begins_to_wait_for_it_ends_the_block() -> None:
+    """Each wait has the event's lock for a moment, which setting the event takes as well. In a process of its own: it hung for good."""
+    program = """
+import os, signal
+from protocol.shell.signals import until_signalled
+
+with until_signalled() as ending:
+    with ending._cond:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+        print("behind the signal")
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "ended\n"
+
+
 def test_what_is_to_be_finished_is_finished() -> None:
     reached = []
     with until_signalled() as ending:
