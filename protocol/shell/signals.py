@@ -20,14 +20,20 @@ class _Ended(BaseException):
     """Not an Exception: no supervisor may take it for a failure and go on."""
 
 
-class Ending(threading.Event):
+class SignalEvent(threading.Event):
+    """May be set by a signal, also while this very thread has its lock for a moment, to wait: another event would wait for itself, for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = threading.Condition(threading.RLock())
+
+
+class Ending(SignalEvent):
     """Set when the role is to end."""
 
     def __init__(self, notice: str = "") -> None:
         """`notice` is for who sent the signal, where something is finished first."""
         super().__init__()
-        # It is set by a signal, which may come while this very thread has the lock for a moment, to wait: it would wait for itself, for good.
-        self._cond = threading.Condition(threading.RLock())
         self._notice = notice
         self._signalled = False
         self._unfinished = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -92,6 +91,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     from protocol.shell import remedy
     from protocol.shell.bootnode_checks import CHECKS, BootnodeSubject
     from protocol.shell.checkup import require_startable
+    from protocol.shell.signals import SignalEvent
 
     place = Home(home, "bootnode")
     subject = BootnodeSubject(place, starting=True)
@@ -99,7 +99,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     settings = subject.own
     set_up_logging(settings.logging)
     key = place.open_key("bootnode", password_file)
-    stop = threading.Event()
+    stop = SignalEvent()
     health = Health("an answer of the p2p host", settings.metrics.progress_seconds)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
