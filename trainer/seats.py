@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.chain.events import Event, HandedOver, Joined, Left, Rotated, RunCreated
+from protocol.chain.events import Event, HandedOver, Joined, Left, Rotated
 from protocol.chain.view import View
 
 SEAT_EVENTS: Final = (Joined, Rotated, HandedOver, Left)
@@ -48,8 +48,7 @@ def serving_seats(book: View) -> list[HeldSeat]:
 
 def may_have_seats(book: View) -> bool:
     """Whether a node holds one, or may: a book that begins after the run does not know all of them."""
-    begins_with_run = book.fact("first_block") == 0 or bool(book.events(RunCreated))
-    return not begins_with_run or bool(serving_seats(book))
+    return not book.begins_with_run or bool(serving_seats(book))
 
 
 def _follow(event: Event, found: dict[str, HeldSeat], names: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from protocol.chain.contract import NoContract
 from protocol.chain.corrections import Corrections
 from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.ethereum import RpcRefusal
-from protocol.chain.events import Challenged, ChallengedAgain, Published, RunCreated, Skipped
+from protocol.chain.events import Challenged, ChallengedAgain, Published, Skipped
 from protocol.chain.log_reader import content
 from protocol.chain.transport import Request
 from protocol.chain.types import Case, Seat, Stage
@@ -53,7 +53,7 @@ class Counters:
     def compare(self, before: int, at: int) -> None:
         """As of block `at`; seats that did something after block `before` come first. Raises RpcUnavailable while something is
         missing or cannot be looked up, EndpointsDisagree."""
-        if self._is_whole():
+        if self._view.begins_with_run:
             seats, cases, one = self._seats(before + 1, at), self._cases(at), self._asked()[0]
             with one.ahead(*self._questions(seats, cases, at)):
                 if self._has_state(at):
@@ -71,10 +71,6 @@ class Counters:
             yield chain.runs.functions.seats(self._run, seat).request(at)
         for name, number, _ in cases:
             yield chain.court.functions.cases(self._run, name, number).request(at)
-
-    def _is_whole(self) -> bool:
-        """Whether the book begins with the run, and so should hold all that the contracts count."""
-        return self._view.fact("first_block") == 0 or bool(self._view.events(RunCreated))
 
     def _has_state(self, at: int) -> bool:
         """Whether there were contracts in that block and an endpoint still knows them as they were; that none does is told of once."""

@@ -127,10 +127,6 @@ class Ethereum:
         method, params = balance_request(address)
         return quantity(self.request(method, *params))
 
-    def gas_price(self) -> int:
-        """In wei per gas."""
-        return quantity(self.request("eth_gasPrice"))
-
     def code(self, address: str, which: Which = "latest") -> bytes:
         method, params = code_request(address, which)
         return data(self.request(method, *params))

@@ -66,10 +66,6 @@ class ChainReads(Access):
         """Gas money in wei."""
         return self._read("reading a balance", lambda: self.ethereum.balance(to_checksum_address(address)))
 
-    def gas_price(self) -> int:
-        """Wei per gas that a transaction pays about now."""
-        return self._read("reading the gas price", self.ethereum.gas_price)
-
     def runs_of_vouchers(self, vouchers: str) -> ChecksumAddress:
         """The Runs that a Vouchers contract pays for."""
         return self._call("reading Vouchers", self._at("Vouchers", vouchers).functions.runs())

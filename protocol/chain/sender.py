@@ -259,21 +259,8 @@ class Sender:
                 if not self._can_pay(needed * fee + value):
                     raise self._cannot_pay(call.doing)
         draft = Transaction(
-            0,
-            name,
-            call.doing,
-            nonce,
-            target,
-            data,
-            needed,
-            PENDING,
-            None,
-            None,
-            value,
-            call.room,
-            self._asker,
-            call.adds,
-        )
+            0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room, self._asker, call.adds
+        )  # fmt: skip
         return draft, self._signer.sign(draft, fee)
 
     def _can_pay(self, wei: int) -> bool:
@@ -306,9 +293,8 @@ class Sender:
             if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash, landed.block) is False):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
-            if (
-                problem := self._problem(transaction, landed, self._clock.monotonic() - begun, waits=waits)
-            ) is not None:
+            waited = self._clock.monotonic() - begun
+            if (problem := self._problem(transaction, landed, waited, waits=waits)) is not None:
                 raise problem
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))

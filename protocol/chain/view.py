@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.chain import book_schema, events
-from protocol.chain.events import Challenged, Drawn, Event, Joined, Published, Submitted, ValidatorSeated
+from protocol.chain.events import Challenged, Drawn, Event, Joined, Published, RunCreated, Submitted, ValidatorSeated
 from protocol.chain.types import Block, Stage
 from protocol.submission import SubmissionRef
 
@@ -191,6 +191,11 @@ class View:
         """Up to this block everything was read twice and compared with what the contracts count; -1: nothing yet."""
         found = self.fact("settled")
         return -1 if found is None else int(found)
+
+    @property
+    def begins_with_run(self) -> bool:
+        """Else it does not hold all that the contracts count."""
+        return self.fact("first_block") == 0 or bool(self.events(RunCreated))
 
     def fact(self, name: str) -> Any:
         row = self.row("SELECT value FROM facts WHERE name = ?", (name,))

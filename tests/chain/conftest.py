@@ -21,6 +21,15 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
 
 
 @pytest.fixture
+def honest(anvil: Anvil) -> Iterator[list[FaultyEndpoint]]:
+    """Two that lie where a test wants it only."""
+    two = [FaultyEndpoint(anvil.rpc) for _ in range(2)]
+    yield two
+    for each in two:
+        each.close()
+
+
+@pytest.fixture
 def key(world: World) -> Key:
     """With tokens, an allowance for deposits, and gas money."""
     key = Key.generate()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -33,12 +33,6 @@ def key(world: World) -> Key:
     sender(world, key)
     world.anvil.request("anvil_mine", hex(20))
     return key
-
-
-@pytest.fixture
-def honest(world: World) -> Iterator[list[FaultyEndpoint]]:
-    with closing(FaultyEndpoint(world.anvil.rpc)) as one, closing(FaultyEndpoint(world.anvil.rpc)) as other:
-        yield [one, other]
 
 
 def inventing(world: World, status: str, *, swallows: bool = True) -> Fault:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -215,13 +215,7 @@ def test_what_was_taken_beside_an_error_is_not_told_as_refused(
     assert deposits(world, key.address) == 1
 
 
-@pytest.mark.parametrize(
-    "words", ["NonceGap", "nonce too high", "over rate limit", "txpool is full", "ReplacementNotAllowed"]
-)
-def test_what_is_refused_for_a_moment_is_sent_a_moment_later(
-    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch, words: str
-) -> None:
-    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+def refusing_once(words: str) -> Callable[[str, list[str]], bytes | None]:
     left = [1]
 
     def fault(method: str, _: list[str]) -> bytes | None:
@@ -230,7 +224,17 @@ def test_what_is_refused_for_a_moment_is_sent_a_moment_later(
         left.clear()
         return error(-32000, words)
 
-    faulty.fault = fault
+    return fault
+
+
+@pytest.mark.parametrize(
+    "words", ["NonceGap", "nonce too high", "over rate limit", "txpool is full", "ReplacementNotAllowed"]
+)
+def test_what_is_refused_for_a_moment_is_sent_a_moment_later(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    faulty.fault = refusing_once(words)
     one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
     one.send(one.chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
@@ -240,15 +244,7 @@ def test_words_of_one_that_takes_it_later_are_not_told(
     world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
-    left = [1]
-
-    def fault(method: str, _: list[str]) -> bytes | None:
-        if method != "eth_sendRawTransaction" or not left:
-            return None
-        left.clear()
-        return error(-32000, "txpool is full")
-
-    faulty.fault = fault
+    faulty.fault = refusing_once("txpool is full")
     world.anvil.request("evm_setAutomine", False)
     try:
         one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, limits=SendLimits(deadline=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -27,14 +27,6 @@ GWEI = 10**9
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
-
-
-@pytest.fixture
-def honest(world: World) -> Iterator[list[FaultyEndpoint]]:
-    two = [FaultyEndpoint(world.anvil.rpc) for _ in range(2)]
-    yield two
-    for each in two:
-        each.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -24,35 +24,27 @@ _AHEAD_SECONDS = 70
 
 
 class Slow:
-    """Breaks some connections, and answers everything else late."""
+    """Breaks some connections, and each that something is sent by; answers everything else late."""
 
     def __init__(self, drops: float) -> None:
         self._drops = drops
 
     def __call__(self, method: str, params: Any) -> bytes | None:
-        if self._drops:
-            self._drops -= 1
+        if self._drops or method == "eth_sendRawTransaction":
+            self._drops = max(0, self._drops - 1)
             raise Drop
         time.sleep(_SLOW_SECONDS)
         return None
 
 
 @pytest.fixture
-def others(world: World) -> Iterator[list[FaultyEndpoint]]:
-    found = [FaultyEndpoint(world.anvil.rpc) for _ in range(2)]
-    yield found
-    for each in found:
-        each.close()
-
-
-@pytest.fixture
-def three(world: World, faulty: FaultyEndpoint, others: list[FaultyEndpoint], monkeypatch: pytest.MonkeyPatch) -> Chain:
+def three(world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], monkeypatch: pytest.MonkeyPatch) -> Chain:
     """The first of which lies."""
     for name, seconds in {
         "endpoints.PATIENCE_SECONDS": 2.0, "endpoints._SILENT_SECONDS": 0.2, "landing._SILENT_SECONDS": 1.0, "sender._RESEND_SECONDS": 0.5
     }.items():  # fmt: skip
         monkeypatch.setattr(f"protocol.chain.{name}", seconds)
-    chain = Chain([faulty.url, *(each.url for each in others)], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=3)
     chain.check()
     return chain
 
@@ -76,17 +68,17 @@ def swallowing(world: World) -> Callable[[str, Any], bytes | None]:
     return fault
 
 
-def let_them_fail(chain: Chain, others: list[FaultyEndpoint], drops: float) -> None:
-    for each, one in zip(others, chain.singles[1:], strict=True):
+def let_them_fail(chain: Chain, honest: list[FaultyEndpoint], drops: float) -> None:
+    for each, one in zip(honest, chain.singles[1:], strict=True):
         each.fault = Slow(drops)
         with suppress(RpcUnavailable):
             one.block_number()
 
 
 def test_who_is_slow_and_failed_once_is_still_a_voice(
-    world: World, faulty: FaultyEndpoint, others: list[FaultyEndpoint], three: Chain, key: Key
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], three: Chain, key: Key
 ) -> None:
-    let_them_fail(three, others, 3)
+    let_them_fail(three, honest, 3)
     faulty.fault = swallowing(world)
     with suppress(DeadlineExceeded, RpcUnavailable):
         Sender(three, key, limits=SendLimits(deadline=3)).send(three.deposit(key.address, TOKEN))
@@ -95,7 +87,7 @@ def test_who_is_slow_and_failed_once_is_still_a_voice(
 
 @pytest.mark.parametrize("drops", [3, float("inf")], ids=["slow", "down for long"])
 def test_a_liar_has_no_deed_done_twice_while_the_others_are(
-    world: World, faulty: FaultyEndpoint, others: list[FaultyEndpoint], three: Chain, key: Key, drops: float
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], three: Chain, key: Key, drops: float
 ) -> None:
     """It says that something else used the nonce, shows what, and keeps the first transaction until there is a second."""
     taken: list[str] = []
@@ -117,7 +109,7 @@ def test_a_liar_has_no_deed_done_twice_while_the_others_are(
             return result({**world.anvil.request(method, *params), "transactions": [other]})
         return None
 
-    let_them_fail(three, others, drops)
+    let_them_fail(three, honest, drops)
     faulty.fault = lie
     with suppress(RpcUnavailable, DeadlineExceeded):
         Sender(three, key, limits=SendLimits(deadline=5)).send(three.deposit(key.address, TOKEN))
@@ -126,7 +118,7 @@ def test_a_liar_has_no_deed_done_twice_while_the_others_are(
 
 
 def test_with_a_wrong_clock_here_one_of_three_is_not_believed_alone(
-    world: World, faulty: FaultyEndpoint, others: list[FaultyEndpoint], three: Chain, key: Key
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], three: Chain, key: Key
 ) -> None:
     """By this machine's clock the newest blocks of the honest ones are too old, and the liar's is not."""
 
@@ -139,7 +131,7 @@ def test_with_a_wrong_clock_here_one_of_three_is_not_believed_alone(
 
         return fault
 
-    for each in others:
+    for each in honest:
         each.fault = timed(_AHEAD_SECONDS)
     swallow, suits = swallowing(world), timed(0)
     faulty.fault = lambda method, params: swallow(method, params) or suits(method, params)

@@ -210,9 +210,7 @@ class Trainer(Training):
 
     def _in_vain(self, have: int, needed: int) -> DeadlineExceeded:
         hint = "are nodes and validators working? see the hub's status"
-        if not self._source.has_seats:
-            hint = "no node has a seat: let one join, and start again"
-        elif self._again is not None and self._again.version is not None:
+        if self._again is not None and self._again.version is not None:
             hint = "nodes make all they may, and too little of it teaches: see dropped groups in `murmur trainer status`; lower trainer.groups_least, or begin a run with other tasks or a higher max_per_step"
         return DeadlineExceeded(f"only {have} of {needed} groups in {self._t.rollout_wait_seconds:g} s", hint=hint)
 
