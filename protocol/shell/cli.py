@@ -257,7 +257,7 @@ def confirm(question: str, consequences: list[str], yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{question} needs a confirmation and there is no terminal", hint="give --yes")
     if not typer.confirm(question, err=True):
-        _report_end("nothing was done")
+        _report_end("nothing was sent")
         raise typer.Exit(UsageError.exit_code)
 
 

@@ -330,7 +330,7 @@ def test_no_is_an_answer_and_yes_another(contributor: Contributor) -> None:
     environment, arguments = {"MURMUR_PASSWORD": PASSWORD}, ["stake", "--home", str(contributor.path)]
     code, shown = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"n\n"))
     assert (code, contributor.world.chain.account(contributor.operator).active) == (2, 0)
-    assert shown.endswith("nothing was done\r\n")
+    assert shown.endswith("nothing was sent\r\n")
     code, shown = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"y\n"))
     assert code == 0, shown
     assert contributor.world.chain.account(contributor.operator).active > 0

@@ -44,13 +44,14 @@ function tilesOf(node, told) {
   const judged = (of.accepted ?? 0) + (of.soft ?? 0) + (of.hard ?? 0);
   const speed = node.running ? node.doing?.tokens_per_second : null;
   const soonest = told.maturing[0];
+  const step = node.running ? node.doing?.step : null;
   return [
     tile("ready to claim", [amount(mur(told.ready_units, told.reward)), "MUR"], told.ready_units ? "node claim pays it" : "nothing yet"),
     tile("waits for its time", [amount(mur(told.pending_units, told.reward)), "MUR"], ...(soonest ? ["next ", amount(soonest.amount), " ", when(soonest.at)] : ["nothing waits"])),
     tile("paid so far", [amount(mur(told.paid_units, told.reward)), "MUR"], `${short(told.paid_units)} tokens`),
     tile("accepted", [percent(of.accepted ?? 0, judged)], judged ? `${count(of.accepted ?? 0)} of ${count(judged)} judged` : "none judged yet"),
     tile("speed", [speed ? short(speed) : "–", "tokens/s"], node.running ? `now ${node.doing?.state ?? "–"}` : "the node does not run"),
-    tile("version", [count(node.running ? node.doing?.step : null)], told.head === null ? "none published yet" : `the newest is ${count(told.head)}`),
+    tile("version", [count(step)], told.head === null ? "none published yet" : `the newest is ${count(Math.max(told.head, step ?? 0))}`),
     tile("stake", [amount(told.stake), "MUR"], amount(told.locked), " of it backs seats"),
     tile("gas money", [told.gas === "0" ? "0" : tokens(told.gas, 5), "ETH"], "on the node’s key"),
   ];
