@@ -103,6 +103,10 @@ class Access:
         several = len(self.singles) > 1
         return [self.singles[place] for place in self.provider.order(of_logs=of_logs)] if several else [self]
 
+    def is_majority(self, votes: int) -> bool:
+        """Whether so many are more than half of all endpoints that are configured: who is silent may be so for a liar's sake."""
+        return 2 * votes > len(self.singles)
+
     def answers(self, doing: str, question: Callable[[Self], T]) -> Iterator[T]:
         """What each endpoint says to `question` that answers, the best one first; who is not needed any more is not asked.
 

@@ -104,7 +104,7 @@ def first_block(chain: Chain, *, is_known: Callable[[bytes], bool] = lambda _: F
         return told[0][0]
     raise RpcUnavailable(
         f"{len(told)} of {len(chain.singles)} endpoints say what the first block of the chain is, and more than half must",
-        hint="try again, or leave out of chain.rpc what does not answer",
+        hint="try again, or name another endpoint in chain.rpc in place of one that does not answer",
     )
 
 

@@ -25,7 +25,7 @@ from protocol.chain.client import Chain
 from protocol.chain.leaves import is_ours, spender_of, taking_back, to_take_back
 from protocol.chain.sender import Sender, SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
-from protocol.errors import LockHeld, PreflightError, RpcUnavailable, TransactionReverted
+from protocol.errors import InsufficientFunds, LockHeld, PreflightError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class CommandSender(Sender):
             if spender is None or transaction.target is None or is_ours(self.chain, spender):
                 continue
             log.warning("an earlier command signed that %s may take tokens, which is no contract of ours", spender)
-            if self._landing.anywhere(transaction) is not None:
+            if self._landing.confirmed(transaction, anywhere=True) is not None:
                 continue
             doing = f"withholding leave from {spender}"
             nothing = replace(transaction, doing=doing, target=self.key.address, data=b"", gas=_NOTHING_GAS)
@@ -127,8 +127,8 @@ class CommandSender(Sender):
     def _would_be_refused(self, call: Call) -> bool:
         try:
             with self.chain.errors(call.doing):
-                self._gas(call)
-        except TransactionReverted:
+                self._gas_of(call.doing, self.encode(call), call.room, of_most=True)
+        except (TransactionReverted, InsufficientFunds):  # of tokens
             return True
         return False
 

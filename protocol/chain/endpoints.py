@@ -246,15 +246,25 @@ class Endpoints:
         """URLs, as people may see them, of those that are."""
         return [each.shown for place, each in enumerate(self._endpoints) if self.is_gone(place)]
 
+    def silent(self) -> list[str]:
+        """The same of those that did not answer the last time."""
+        return [each.shown for each in self._endpoints if each.silent_since is not None]
+
     def is_gone(self, place: int) -> bool:
         """Whether it has failed to answer for PATIENCE_SECONDS, whatever it was asked."""
         return self.is_silent(place, PATIENCE_SECONDS)
 
     def is_silent(self, place: int, seconds: float) -> bool:
-        """Whether it has failed to answer for so long; one that only says that it is busy, for PATIENCE_SECONDS at least."""
+        """Whether it has failed to answer for so long; one that only says that it is busy, or may just be slow, for PATIENCE_SECONDS at least."""
         endpoint = self._endpoints[place]
-        least = max(seconds, PATIENCE_SECONDS) if endpoint.is_busy else seconds
+        least = max(seconds, PATIENCE_SECONDS) if endpoint.is_busy or self._has_hung(endpoint) else seconds
         return endpoint.silent_since is not None and self.clock.monotonic() - endpoint.silent_since >= least
+
+    def give_time(self, place: int) -> None:
+        """Lets an endpoint take the whole time again for its next answer, once in PATIENCE_SECONDS."""
+        endpoint = self._endpoints[place]
+        if self.clock.monotonic() - endpoint.hung >= PATIENCE_SECONDS:
+            endpoint.hung = float("-inf")
 
     def is_away(self, place: int) -> bool:
         """Whether it rests because it did not answer. Who rests for what it said may still be asked."""
@@ -461,9 +471,12 @@ class Endpoints:
 
     def _patience(self, endpoint: RpcEndpoint) -> float:
         """Seconds that it may take for an answer."""
-        has_hung = endpoint.silent_since is not None and self.clock.monotonic() - endpoint.hung < _HUNG_SECONDS
-        is_needed = not has_hung or all(each.silent_since is not None for each in self._endpoints)
+        is_needed = not self._has_hung(endpoint) or all(each.silent_since is not None for each in self._endpoints)
         return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)
+
+    def _has_hung(self, endpoint: RpcEndpoint) -> bool:
+        """Whether it has lately taken the whole time in vain, and answered nothing since."""
+        return endpoint.silent_since is not None and self.clock.monotonic() - endpoint.hung < _HUNG_SECONDS
 
 
 def _asks_for_newest(method: str, params: Any) -> bool:

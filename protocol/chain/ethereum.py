@@ -25,6 +25,8 @@ Which = int | str
 """A block: its number, or "latest"."""
 _QUANTITY = re.compile("0x[0-9a-fA-F]+")
 _QUANTITY_CHARS = 66  # "0x" and 256 bits
+_ORDINAL_BITS = 63  # of a block's number or time: no chain will have more, and no database takes them
+_CALL, _ESTIMATE = "eth_call", "eth_estimateGas"
 
 
 class RpcProvider(Protocol):
@@ -35,15 +37,20 @@ class RpcProvider(Protocol):
 class RpcRefusal(Exception):
     """An endpoint understood and said no. `data` is as it came."""
 
-    def __init__(self, code: object, message: str, data: object) -> None:
+    def __init__(self, code: object, message: str, data: object, *, method: str = _CALL) -> None:
+        """`method`: what was asked."""
         super().__init__(message)
         self.code = code
         self.message = message
         self.data = data
+        self._runs_code = method in (_CALL, _ESTIMATE)
 
     @property
     def revert(self) -> bytes | None:
-        """What a contract returned that reverted, empty where it gave no reason; None where no contract is the cause."""
+        """What a contract returned that reverted, empty where it gave no reason; None where no contract is the cause: whatever an endpoint says, none
+        is where a receipt or a balance was asked for."""
+        if not self._runs_code:
+            return None
         data = self.data.get("data") if isinstance(self.data, Mapping) else self.data  # so Hardhat answers
         if isinstance(data, str):
             text = data.removeprefix("Reverted ")  # so Parity and Nethermind answer
@@ -108,19 +115,19 @@ class Ethereum:
         if (refusal := answer.get("error")) is not None:
             if not isinstance(refusal, Mapping):
                 refusal = {"message": refusal}
-            raise RpcRefusal(refusal.get("code"), str(refusal.get("message")), refusal.get("data"))
+            raise RpcRefusal(refusal.get("code"), str(refusal.get("message")), refusal.get("data"), method=method)
         return answer["result"]
 
     def chain_id(self) -> int:
         return quantity(self.request("eth_chainId"))
 
     def block_number(self) -> int:
-        return quantity(self.request("eth_blockNumber"))
+        return ordinal(self.request("eth_blockNumber"))
 
     def block(self, which: Which) -> Block | None:
         """None where there is no such block (any more)."""
         found = self._block(which)
-        return found and Block(quantity(found["number"]), data(found["hash"], 32), quantity(found["timestamp"]))
+        return found and Block(ordinal(found["number"]), data(found["hash"], 32), ordinal(found["timestamp"]))
 
     def balance(self, address: str) -> int:
         """In wei."""
@@ -158,7 +165,7 @@ class Ethereum:
             return None
         contract = found.get("contractAddress")
         return TransactionReceipt(
-            data(found["transactionHash"], 32), quantity(found["blockNumber"]), data(found["blockHash"], 32),
+            data(found["transactionHash"], 32), ordinal(found["blockNumber"]), data(found["blockHash"], 32),
             quantity(found["gasUsed"]), quantity(found["status"]) == 1, tuple(found["logs"]), contract and to_checksum_address(contract),
         )  # fmt: skip
 
@@ -187,12 +194,12 @@ def code_request(address: str, which: Which = "latest") -> Request:
 
 def call_request(transaction: Mapping[str, Any], which: Which) -> Request:
     """What Ethereum.call asks."""
-    return "eth_call", (transaction, _which(which))
+    return _CALL, (transaction, _which(which))
 
 
 def gas_request(transaction: Mapping[str, Any]) -> Request:
     """What Ethereum.estimate_gas asks."""
-    return "eth_estimateGas", (transaction,)
+    return _ESTIMATE, (transaction,)
 
 
 def balance_request(address: str) -> Request:
@@ -215,6 +222,14 @@ def quantity(value: object) -> int:
     if not isinstance(value, str) or len(value) > _QUANTITY_CHARS or not _QUANTITY.fullmatch(value):
         raise ValueError(f"{str(value)[:80]!r} is no quantity")
     return int(value, 16)
+
+
+def ordinal(value: object) -> int:
+    """The number or the time of a block. Raises ValueError for anything else."""
+    found = quantity(value)
+    if found.bit_length() > _ORDINAL_BITS:
+        raise ValueError(f"{str(value)[:80]!r} is no block's number or time")
+    return found
 
 
 def data(value: object, size: int | None = None) -> bytes:

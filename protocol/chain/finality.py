@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from protocol.chain.batches import BATCH_MOST
 from protocol.chain.client import Chain
@@ -29,6 +29,13 @@ T = TypeVar("T")
 LONG_AGO = b"long ago"
 """In place of a hash: something used a nonce so long ago that no endpoint shows what, and no receipt of ours is there (any more)."""
 _KEPT_BLOCKS = 64  # whose states any node has; most keep 128
+
+
+class Landed(NamedTuple):
+    """What became of a transaction for good."""
+
+    succeeded: bool
+    block: int
 
 
 class Finality:
@@ -47,16 +54,16 @@ class Finality:
         asked = [receipt_request(transaction), *map(numbered_block, blocks)]
         return asked[: max(2, len(asked) - BATCH_MOST)]
 
-    def outcome(self, transaction: bytes, block: int) -> bool | None:
-        """Whether a transaction succeeded that is in the chain for good. None: it is not (yet), or that cannot be told. `block`: where it
+    def outcome(self, transaction: bytes, block: int) -> Landed | None:
+        """What became of a transaction that is in the chain for good. None: it is not (yet), or that cannot be told. `block`: where it
         was seen."""
 
-        def question(one: Chain) -> bool | None:
+        def question(one: Chain) -> Landed | None:
             with one.ahead(*self.requests(transaction, block)):
                 receipt = one.ethereum.receipt(transaction)
                 if receipt is None or self._settled(one, receipt.block) != receipt.block_hash:
                     return None  # it may be in a block of the same number again, and end otherwise there
-                return receipt.succeeded
+                return Landed(receipt.succeeded, receipt.block)
 
         return self._majority(question, "what became of a transaction")
 
@@ -68,12 +75,13 @@ class Finality:
 
         return self._majority(question, f"whether block {block} is past") is True
 
-    def count(self) -> int:
-        """Transactions of the account, as more than half of the endpoints that answer have them at least. Raises RpcUnavailable."""
-        counts = list(
-            self._chain.answers("reading the nonce", lambda one: one.ethereum.transaction_count(self._account))
+    def count(self) -> int | None:
+        """Transactions of the account, as more than half of the endpoints have them at least; None where too few answer."""
+        counts = self._said(
+            "how many transactions there are", lambda one: one.ethereum.transaction_count(self._account)
         )
-        return sorted(counts, reverse=True)[len(counts) // 2]
+        highest = sorted(counts, reverse=True)
+        return next((each for many, each in enumerate(highest, 1) if self._chain.is_majority(many)), None)
 
     def user(self, nonce: int, ours: Collection[bytes]) -> bytes | None:
         """Hash of the transaction that used a nonce of the account for good, LONG_AGO, or None: none has (yet), or it cannot be told.
@@ -95,10 +103,24 @@ class Finality:
                     return data(each["hash"], 32)
             return None
 
-        return self._majority(question, f"what used nonce {nonce}")
+        votes: Counter[bytes] = Counter()
+        for user in self._said(f"what used nonce {nonce}", question):
+            votes[user] += 1
+            if self._chain.is_majority(votes[user]):
+                return user
+        is_lost = LONG_AGO in votes and not votes.keys() & set(ours)  # the others name what was not signed here
+        return LONG_AGO if is_lost and self._chain.is_majority(votes.total()) else None
 
     def _majority(self, question: Callable[[Chain], T | None], about: str) -> T | None:
         votes: Counter[T] = Counter()
+        for answer in self._said(about, question):
+            votes[answer] += 1
+            if self._chain.is_majority(votes[answer]):
+                return answer
+        return None
+
+    def _said(self, about: str, question: Callable[[Chain], T | None]) -> Iterator[T]:
+        """What each endpoint says that can tell."""
         for one in self._chain.best:
             try:
                 with one.errors(f"asking {about}"):
@@ -106,12 +128,8 @@ class Finality:
             except RpcUnavailable as error:
                 log.debug("%s", error)
                 continue
-            if answer is None:
-                continue
-            votes[answer] += 1
-            if 2 * votes[answer] > len(self._chain.singles):
-                return answer
-        return None
+            if answer is not None:
+                yield answer
 
     def _landed_long_ago(self, one: Chain, ours: Collection[bytes]) -> bytes | None:
         """Which of ours has a receipt, LONG_AGO where none has; None from an endpoint that does not know the blocks of now."""

@@ -24,6 +24,7 @@ _TRANSACTION, _CREATION, _CODE_WORD = 21_000, 32_000, 2
 _TOKEN, _TOKEN_FLOOR = 4, 10
 _NONZERO_TOKENS = 4
 """Tokens in a byte that is not zero, which has one."""
+_READING = "reading the gas price"
 
 
 def intrinsic(target: str | None, data: bytes) -> int:
@@ -36,8 +37,9 @@ def intrinsic(target: str | None, data: bytes) -> int:
 
 def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int, *, of_most: bool = False) -> int:
     """What the best endpoint estimates whose estimate is neither below `least` nor above `most`. Where none is within, one above `most`, or else
-    `least` itself, which suits a chain that asks less. Raises RpcRefusal where more than half of those that answer say that the call would revert,
-    RpcUnavailable where no endpoint gives an estimate. `of_most`: the median of those within, the higher of two; the best one's was wrong before."""
+    `least` itself, which suits a chain that asks less. Raises RpcRefusal where more than half of the endpoints say that the call would revert, of two one
+    while the other is gone,
+    RpcUnavailable where no endpoint gives an estimate and so many do not answer. `of_most`: the median of those within, the higher of two; the best one's was wrong before."""
     problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
     reverts: list[RpcRefusal] = []
     within: list[int] = []
@@ -49,7 +51,7 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
             raise
         except RpcRefusal as error:
             reverts.append(error)
-            if len(reverts) > len(chain.singles) // 2:
+            if chain.is_majority(len(reverts)):
                 raise reverts[0] from None
             log.warning("%s says that this would be refused: %s", one.rpc, str(error)[:200])
             continue
@@ -70,6 +72,11 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
         return sorted(within)[len(within) // 2] if within else high
     if is_low:
         return least
+    is_alone = len(chain.singles) == 2 and bool(chain.provider.gone())
+    if reverts and not is_alone:
+        raise RpcUnavailable(
+            f"{problem}, and by another endpoint it would be refused: {str(reverts[0])[:200]}"
+        ) from problem
     raise reverts[0] if reverts else problem
 
 
@@ -83,10 +90,9 @@ def fee(base: int, cap: int) -> int:
 
 
 def base_fee(chain: Chain, cap: int) -> int:
-    """What a block burns, in wei per gas; where the best endpoint names more than may be offered, the median of those that answer, the lower one of
-    two. Raises RpcUnavailable."""
-    with chain.errors("reading the gas price"):
-        found = chain.ethereum.base_fee()
+    """What a block burns, in wei per gas, by the best endpoint that says so; where it names more than may be offered, the median of those that answer,
+    the lower one of two. Raises RpcUnavailable."""
+    found = next(chain.answers(_READING, _burnt))
     if found + TIP <= cap or len(chain.singles) == 1:
         return found
     return median_base_fee(chain)
@@ -100,8 +106,12 @@ def price(chain: Chain) -> int:
 
 def median_base_fee(chain: Chain) -> int:
     """What a block burns, in wei per gas, by the endpoints that answer; the lower one of two. Raises RpcUnavailable where none does."""
-    fees = sorted(chain.answers("reading the gas price", lambda one: one.ethereum.base_fee()))
+    fees = sorted(chain.answers(_READING, _burnt))
     return fees[(len(fees) - 1) // 2]
+
+
+def _burnt(one: Chain) -> int:
+    return one.ethereum.base_fee()
 
 
 def offer(base: int) -> int:

@@ -1,11 +1,12 @@
 """Whether a transaction has landed: the receipt of whichever of its attempts was mined, as endpoints have it now.
 
-One endpoint may invent a receipt, so a second one confirms it wherever another answers. What follows from a receipt that is not
-there, or from one of a failure: finality.py.
+One endpoint may invent a receipt, so more than half of all that are configured must have it, or all that are not silent or behind. What
+follows from a receipt that is not there, or from one of a failure: finality.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum, auto
@@ -24,8 +25,8 @@ class Landing:
         self._journal = journal
 
     def confirmed(self, transaction: Transaction, *, anywhere: bool) -> TransactionReceipt | None:
-        """A receipt that a second endpoint confirms, where another answers; None while no attempt was mined. `anywhere`: not only that of
-        the preferred endpoint, which may lag, or hide what it knows."""
+        """A receipt that enough endpoints have; None while no attempt was mined. `anywhere`: not only that of the preferred endpoint, which may
+        lag, or hide what it knows."""
         for one, receipt in self._shown(transaction):
             if receipt is not None and self._is_confirmed(receipt, one):
                 return receipt
@@ -51,27 +52,25 @@ class Landing:
             yield one, receipt
 
     def _is_confirmed(self, receipt: TransactionReceipt, by: Chain) -> bool:
-        """Whether an endpoint other than `by` has the very same receipt; where none has any, whether one has its block; or whether none other is
-        there that keeps up. One that refuses is there, and so is one that has not answered for some seconds only."""
-        said: set[_Word | None] = set()
+        """Whether more than half of the endpoints have the very same receipt; or all that count have it, or its block. One that refuses counts, and
+        so does one that has not answered for some seconds only."""
+        said: Counter[_Word | None] = Counter({_Word.SAME: 1})
         for one in self._chain.best:
-            if one.place == by.place:
-                continue
-            word = self._word(one, receipt)
-            if word is _Word.SAME:
+            if one.place != by.place:
+                said[self._word(one, receipt)] += 1
+            if self._chain.is_majority(said[_Word.SAME]):
                 return True
-            said.add(word)
-        return said <= {_Word.BLOCK, None}
+        return not said[_Word.OTHER] and not said[_Word.NONE]
 
     def _word(self, one: Chain, receipt: TransactionReceipt) -> _Word | None:
-        """None from an endpoint that does not count: it has been silent for long, or lags."""
+        """None from an endpoint that does not count: it has been silent for long, also to this very question, or lags."""
         provider, word = self._chain.provider, _Word.NONE
-        if not provider.is_away(one.place):
-            with suppress(RpcUnavailable), one.errors("confirming a receipt"):
-                word = _word_of(one, receipt)
-            if word is _Word.NONE and provider.is_late(one.place):
-                with suppress(RpcUnavailable):
-                    one.block()  # it counts as late also where nobody has asked it lately
+        provider.give_time(one.place)
+        with suppress(RpcUnavailable), one.errors("confirming a receipt"):
+            word = _word_of(one, receipt)
+        if word is _Word.NONE and provider.is_late(one.place):
+            with suppress(RpcUnavailable):
+                one.block()  # it counts as late also where nobody has asked it lately
         does_not_count = provider.is_late(one.place) or provider.is_silent(one.place, _SILENT_SECONDS)
         return None if word is _Word.NONE and does_not_count else word
 

@@ -68,8 +68,8 @@ class LookBack:
         if receipt is None or (outcome is None and self._finality.is_past(receipt.block)):
             self._look_for(transaction, is_doubted=is_doubted)
         elif outcome is not None:
-            state = SETTLED if outcome and self._finality.depth else MINED if outcome else FAILED
-            self._journal.finish(transaction, state, receipt.hash, receipt.block)
+            state = FAILED if not outcome.succeeded else SETTLED if self._finality.depth else MINED
+            self._journal.finish(transaction, state, receipt.hash, outcome.block)
 
     def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:
         """Makes pending again what had landed and has no receipt, unless it used its nonce for good; where its nonce seems to be used

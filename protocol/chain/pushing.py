@@ -56,10 +56,12 @@ class Pushed:
 
 
 def push(chain: Chain, raw: bytes, doing: str, *, everywhere: bool) -> Pushed:
-    """Sends to the best endpoint that takes it; `everywhere`: to all that do not rest, for the one that took it may keep it to itself."""
+    """Sends to the best endpoint that takes it; `everywhere`: to the others as well, for the one that took it may keep it to itself. Who rests is
+    passed over only where more than half have it."""
     said = Pushed()
     for one in chain.best:
-        if said.taken and (not everywhere or chain.provider.is_away(one.place)):
+        is_enough = chain.is_majority(said.taken) and chain.provider.is_away(one.place)
+        if said.taken and (not everywhere or is_enough):
             continue
         try:
             with one.errors(doing, passing=(RpcRefusal,)):

@@ -290,7 +290,7 @@ class Sender:
                         resend_at = self._clock.monotonic()
                     transaction = pushed
                 fresh = False
-            if landed is not None and (landed.succeeded or self._finality.outcome(landed.hash, landed.block) is False):
+            if landed is not None and (landed.succeeded or self._has_failed(landed)):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
             waited = self._clock.monotonic() - begun
@@ -298,6 +298,11 @@ class Sender:
                 raise problem
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
+
+    def _has_failed(self, receipt: TransactionReceipt) -> bool:
+        """Whether a transaction has, for good."""
+        outcome = self._finality.outcome(receipt.hash, receipt.block)
+        return outcome is not None and not outcome.succeeded
 
     def _problem(
         self, transaction: Transaction, failed: TransactionReceipt | None, waited: float, *, waits: bool
@@ -315,9 +320,7 @@ class Sender:
         if is_late and self._finality.user(transaction.nonce, hashes) in hashes:
             return self._no_receipt(transaction, "it is in the chain, and no endpoint shows whether it succeeded")
         if self._landing.anywhere(transaction) is not None:
-            return self._no_receipt(
-                transaction, "it is in the chain by one endpoint, and no other that answers shows it"
-            )
+            return self._no_receipt(transaction, "by some endpoints it is in the chain, and too few others show it")
         if not is_late and not self._refusal:
             return None
         said = f"; an endpoint says: {self._refusal[:200]}" if self._refusal else ""
@@ -332,9 +335,15 @@ class Sender:
         return 2 * len(self.chain.provider.gone()) >= len(self.chain.singles)
 
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
-        gone = ", ".join(self.chain.provider.gone())
-        leave_out = f"more than half of the endpoints must show it: leave {gone} out of chain.rpc if it stays away"
-        return _NoReceipt(f"{transaction.doing}: {said}", hint=leave_out if gone else _MAY_LAND)
+        instead = self._instead(self.chain.provider.gone())
+        return _NoReceipt(
+            f"{transaction.doing}: {said}",
+            hint=f"more than half of the endpoints must show it: {instead}" if instead else _MAY_LAND,
+        )
+
+    def _instead(self, away: list[str]) -> str:
+        """What to do about endpoints that do not answer; empty where there are none."""
+        return f"name another endpoint in chain.rpc in place of {', '.join(away)}, if it stays away" if away else ""
 
     def _push(self, transaction: Transaction, *, everywhere: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
@@ -375,15 +384,18 @@ class Sender:
                 raise self._no_receipt(
                     transaction, "its nonce seems to be used, and too few endpoints are there to tell by what"
                 )
-        elif said.mostly(Refusal.CHEAP):
+        if said.mostly(Refusal.CHEAP):
             self._replace(transaction, attempt)
         elif said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:
             return enlarged
-        elif not said.taken and said.mostly(Refusal.SMALL):
-            error = said.first()
-            raise _Refused(f"{doing}: the endpoint refuses the transaction: {str(error)[:200]}") from error
-        elif said.mostly(Refusal.OTHER):  # for a moment, or for good, and one that says so may have taken it
-            self._refusal = str(said.refusals[Refusal.OTHER][0])
+        elif self.chain.is_majority(said.of(Refusal.SMALL)):
+            error = said.refusals[Refusal.SMALL][0]
+            raise _Refused(
+                f"{doing}: the endpoints refuse the transaction: {str(error)[:200]}", hint=_MAY_LAND
+            ) from error
+        else:  # for a moment, or for good, and one that says so may have taken it
+            vague = (said.refusals[kind][0] for kind in (Refusal.OTHER, Refusal.SMALL) if said.mostly(kind))
+            self._refusal = next(map(str, vague), self._refusal)
         return transaction
 
     def _is_paid(self, attempt: Attempt, transaction: Transaction) -> bool:
@@ -395,7 +407,8 @@ class Sender:
         """Gives up what no endpoint takes, so that nothing waits behind it, unless something does already. Raises InsufficientFunds."""
         if self._journal.next_nonce() == transaction.nonce + 1:
             self._journal.finish(transaction, DROPPED)
-        raise self._cannot_pay(transaction.doing)
+        refused = self._cannot_pay(transaction.doing)
+        raise InsufficientFunds(str(refused), hint=f"{refused.hint}; what is signed may still land, and is then found")
 
     def _enlarge(self, transaction: Transaction, attempt: Attempt) -> Transaction | None:
         """Signs anew, with the same nonce, what has less gas than any node takes; None where it has as much as it needs. What would
@@ -475,6 +488,10 @@ class Sender:
                 log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
                 log.warning("%s", error)
+            except DeadlineExceeded as error:
+                if is_asked(transaction) or transaction.nonce >= (self._finality.count() or 0):
+                    raise
+                log.warning("%s; its nonce is used, so nothing waits behind it", error)
         return begun
 
     # ---- reading -------------------------------------------------------------------------------------------------------
@@ -492,14 +509,21 @@ class Sender:
         return created_by(self.key.address, nonce_of(raw))
 
     def _count(self) -> int:
-        """Transactions of this key that are in the chain: the next nonce, but for what is pending."""
-        with self.chain.errors("reading the nonce"):
-            count = self.chain.ethereum.transaction_count(self.key.address)
+        """Transactions of this key that are in the chain: the next nonce, but for what is pending. What is signed with one too low gets another;
+        with one too high it never lands, nor does anything after it."""
         expected = max(self._used, self._journal.next_nonce())
         is_known = expected > 0 or len(self.chain.singles) == 1  # a new journal can tell of no count that it is too low
-        return (
-            count if is_known and count <= expected else self._finality.count()
-        )  # what has a nonce too high never lands
+        account = self.key.address
+        count = next(self.chain.answers("reading the nonce", lambda one: one.ethereum.transaction_count(account)))
+        if is_known and count <= expected:
+            return count
+        by_most = self._finality.count()
+        if by_most is None and not is_known:
+            raise RpcUnavailable(
+                f"more than half of the endpoints must say how many transactions {account} has sent",
+                hint=self._instead(self.chain.provider.silent()),
+            )
+        return expected if by_most is None else by_most
 
     def _nonce(self) -> int:
         return max(self._used, self._journal.next_nonce())

@@ -25,6 +25,13 @@ def sender(world: World, key: Key, rpc: str | None = None, **options: object) ->
     return Sender(Chain(rpc or world.anvil.rpc, world.chain.runs.address, timeout=3), key, **options)  # type: ignore[arg-type]
 
 
+def begun(world: World, key: Key, journal: TransactionLog | None = None) -> TransactionLog:
+    """A journal that knows of something the key has sent: another one needs more than half of the endpoints before it sends anything."""
+    journal = journal or TransactionLog()
+    Sender(world.chain, key, journal).send(world.chain.transfer_tokens(world.owner.key.address, 0), name="first")
+    return journal
+
+
 def noted(journal: TransactionLog, name: str | None, nonce: int, attempt: Attempt) -> Transaction:
     """A deployment of nothing, in the journal alone."""
     return journal.begin(Transaction(0, name, "publishing", nonce, None, b"", 1, PENDING, None, None), attempt)

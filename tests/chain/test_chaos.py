@@ -31,6 +31,7 @@ from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.view import Submission
 from protocol.errors import DeadlineExceeded, MurmurationError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
+from tests.chain.paying import begun
 
 ROOT = Path(__file__).parent.parent.parent
 DEPTH_MAX = 5
@@ -321,10 +322,11 @@ def test_a_deed_needs_one_endpoint_that_works(
     try:
         rpc = [refusing, hanging.url, garbling.url, world.anvil.rpc]
         chain = Chain(rpc, world.chain.runs.address, timeout=TIMEOUT)
-        one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(world, chain)
+        journal = begun(world, todo.key, TransactionLog(tmp_path / "j.sqlite"))
+        one, follower = Sender(chain, todo.key, journal, LIMITS), Follower(world, chain)
+        monkeypatch.setattr("protocol.chain.endpoints.PATIENCE_SECONDS", 0)  # they have been silent for a minute
         one.send(todo.call(chain), name="deed")
         assert times_done(world, todo) == 1
-        monkeypatch.setattr("protocol.chain.endpoints.PATIENCE_SECONDS", 0)  # they have been silent for a minute
         follower.poll()
         follower.require_truth()
     finally:

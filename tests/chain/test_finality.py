@@ -60,7 +60,7 @@ def test_an_outcome_is_believed_once_its_block_is_deep_enough(monkeypatch: pytes
         assert finality.outcome(HASH, 1) is None
         assert finality.user(0, ()) is None
         chain.mine()
-    assert finality.outcome(HASH, 1) is good
+    assert finality.outcome(HASH, 1) == (good, 1)
     assert finality.user(0, ()) == HASH
     assert finality.user(1, ()) is None
 
@@ -79,7 +79,7 @@ def test_a_receipt_of_another_block_of_the_same_number_is_no_outcome(monkeypatch
         return honest(old if method == "eth_getTransactionReceipt" else new)(method, params)
 
     assert serve(monkeypatch, forgetful).outcome(HASH, 1) is None
-    assert serve(monkeypatch, honest(new)).outcome(HASH, 1) is True
+    assert serve(monkeypatch, honest(new)).outcome(HASH, 1) == (True, 1)
 
 
 @pytest.mark.parametrize("last", range(1, DEPTH + 1))
@@ -115,6 +115,8 @@ def test_of_several_endpoints_more_than_half_decide(monkeypatch: pytest.MonkeyPa
         ((good, behind, behind), None),
         ((bad, bad, behind), False),
     ):
-        assert serve(monkeypatch, *map(honest, machines)).outcome(HASH, 1) is expected
-    assert serve(monkeypatch, silent, honest(good), honest(good)).outcome(HASH, 1) is True
+        assert serve(monkeypatch, *map(honest, machines)).outcome(HASH, 1) == (
+            None if expected is None else (expected, 1)
+        )
+    assert serve(monkeypatch, silent, honest(good), honest(good)).outcome(HASH, 1) == (True, 1)
     assert serve(monkeypatch, silent, honest(good)).outcome(HASH, 1) is None

@@ -16,7 +16,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.sender import SendLimits
 from protocol.errors import DeadlineExceeded, RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits
+from tests.chain.paying import begun, deposits
 
 _SLOW_SECONDS = 0.4
 """Longer than who has hung is given, and much less than `timeout`."""
@@ -90,7 +90,7 @@ def test_a_liar_has_no_deed_done_twice_while_the_others_are(
     world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], three: Chain, key: Key, drops: float
 ) -> None:
     """It says that something else used the nonce, shows what, and keeps the first transaction until there is a second."""
-    taken: list[str] = []
+    taken, journal = list[str](), begun(world, key)
     nonce = world.chain.ethereum.transaction_count(key.address)
 
     def lie(method: str, params: Any) -> bytes | None:
@@ -112,7 +112,7 @@ def test_a_liar_has_no_deed_done_twice_while_the_others_are(
     let_them_fail(three, honest, drops)
     faulty.fault = lie
     with suppress(RpcUnavailable, DeadlineExceeded):
-        Sender(three, key, limits=SendLimits(deadline=5)).send(three.deposit(key.address, TOKEN))
+        Sender(three, key, journal, SendLimits(deadline=5)).send(three.deposit(key.address, TOKEN))
     assert len(taken) == 1
     assert deposits(world, key.address) <= 1
 

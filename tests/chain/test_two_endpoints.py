@@ -12,10 +12,9 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
 from protocol.chain.sender import SendLimits
-from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits
+from tests.chain.paying import begun, deposits
 
 _BEHIND = 300
 
@@ -92,7 +91,7 @@ def test_where_a_command_took_the_nonce_of_a_service_later_deeds_go_on(
     world: World, faulty: FaultyEndpoint, halved: Chain, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between signing and sending. Which transaction took it one of two cannot tell alone."""
-    service = Sender(halved, key, TransactionLog(), SendLimits(deadline=60))
+    service = Sender(halved, key, begun(world, key), SendLimits(deadline=60))
     service.send(halved.deposit(key.address, TOKEN), name="deed/0")
     real, taken = pushing.push, list[int]()
 
@@ -113,7 +112,7 @@ def test_where_a_command_took_the_nonce_of_a_service_later_deeds_go_on(
 def test_where_a_deed_seems_to_have_failed_nobody_waits_for_a_deadline(
     world: World, faulty: FaultyEndpoint, halved: Chain, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Sender(halved, key, TransactionLog(), SendLimits(deadline=60))
+    service = Sender(halved, key, begun(world, key), SendLimits(deadline=60))
     bad = halved.transfer_tokens(world.owner.key.address, 10**6 * TOKEN)
     with monkeypatch.context() as patch:
         patch.setattr(service, "_gas", lambda _: 200_000)
