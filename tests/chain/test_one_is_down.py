@@ -27,13 +27,13 @@ def test_what_failed_on_chain_keeps_nothing_from_being_sent(monkeypatch: pytest.
     ledger.chance.random = lambda: 0.5  # type: ignore[method-assign]  # no other trouble by chance
     for _ in range(8):
         ledger.mine()
-    ledger.clock.meanwhile = ledger.mine
+    ledger.clock.meanwhile, down = ledger.mine, list[int]()
 
     def answer(method: str, params: Any) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": 0, **ledger.answer(ledger.now, method, params)}
 
     def of_one(one: OneEndpoint, method: str, params: Any) -> dict[str, Any]:
-        if is_down and one._place == 1:
+        if down and one._place == 1:
             raise RpcUnavailable("down")
         return answer(method, params)
 
@@ -47,6 +47,9 @@ def test_what_failed_on_chain_keeps_nothing_from_being_sent(monkeypatch: pytest.
     def send(name: str) -> None:
         sender.send(Call(name, Function(chain.ethereum, TARGET, name.encode())), name=name)
 
+    with pytest.raises(MurmurationError):
+        send("deposit")
+    down += [1] if is_down else []
     with pytest.raises(MurmurationError):
         send("impeach")
     ledger.failing = 0.0
