@@ -62,8 +62,8 @@ class Child:
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:  # noqa: PLR0912  a case for each request
         match request:
-            case {"op": "open", "environments": list(tables)}:
-                return self._open(tables), {}
+            case {"op": "open", "environments": list(tables), **rest}:
+                return self._open(tables, reads=rest.get("reads") is True), {}
             case {
                 "op": "read",
                 "path": str(path),
@@ -108,9 +108,11 @@ class Child:
                 return {"files": self.problems.files(indices)}, {}
         raise ValueError("unknown request")
 
-    def _open(self, tables: list[Any]) -> dict[str, Any]:
+    def _open(self, tables: list[Any], *, reads: bool) -> dict[str, Any]:
         from protocol.environments.problems import Problems
 
+        if reads:  # lest the first file wait for it: nobody else needs to
+            import pyarrow.parquet  # noqa: F401
         self.problems = Problems([environment_from(table) for table in tables])
         self.problems.around_score = _AnswersTime()
         needed = self.problems.grants
@@ -396,10 +398,6 @@ def main() -> None:
         sink.write(wire.encode(_blame(error)))
         sink.close()
         return
-    import pyarrow as pa
-
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
     serve(sys.stdin.buffer, sink)
 
 

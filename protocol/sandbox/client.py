@@ -36,6 +36,8 @@ class Reading:
 class Sandbox(EnvironmentSandbox):
     """Reads rollout files beside what its environments do, for one run; may be shared by threads. Use as a context manager."""
 
+    _reads = True
+
     def __init__(self, spec: RunSpec, *, deadline: float = 30.0, memory: int = 4 << 30, prompt_tokens: int = 1 << 16):
         """`deadline` in seconds per request, `memory` in bytes of the child's address space; environments may need more."""
         super().__init__(spec.environments, deadline=deadline, memory=memory)

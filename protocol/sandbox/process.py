@@ -52,6 +52,11 @@ _OPENING_S = 120.0  # packages are imported then, from a busy disk perhaps, and 
 _ANSWER_S = WALL * ANSWER_CPU_SECONDS
 """For one answer by itself: its CPU time is bounded, so the clock only ends what waits."""
 _ENDING_S = 5.0  # for a child to end that has closed its output, which takes milliseconds
+_OF_LIBRARIES = {
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ARROW_IO_THREADS": "1", "MPLCONFIGDIR": "/nonexistent",
+    "PYDANTIC_DISABLE_PLUGINS": "__all__",  # else every installed package is asked whether it brings one
+}  # fmt: skip
+"""Environment variables of the child."""
 _OF_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends the child and comes from outside it: the kernel for want of memory, whoever stops a service."""
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD of waitpid(2)
@@ -70,6 +75,9 @@ class ChildEnded(ChildDied):
 
 class ChildProcess:
     """The child of some environments; may be shared by threads. Use as a context manager."""
+
+    _reads = False
+    """Whether it reads rollout files as well."""
 
     def __init__(self, environments: Sequence[EnvironmentSpec], *, deadline: float, memory: int) -> None:
         """`deadline` in seconds per request, `memory` in bytes of the child's address space; environments may need more."""
@@ -172,7 +180,7 @@ class ChildProcess:
         """The child's environment variables."""
         passed = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")}
         passed |= {TASKS_VARIABLE: str(tasks_folder())}
-        return passed | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
+        return passed | _OF_LIBRARIES
 
     def _programs(self, head: dict[str, Any]) -> Runner:
         """Raises PreflightError where this machine cannot run strangers' programs, in the languages that the environments need."""
@@ -187,7 +195,7 @@ class ChildProcess:
 
     def _open(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Has the child open the environments; what it answers."""
-        head, _ = self._send(process, {"op": "open", "environments": self._environments})
+        head, _ = self._send(process, {"op": "open", "environments": self._environments, "reads": self._reads})
         if not head.get("ok"):
             self._kill()
             _raise(head, of_a_stranger=False)

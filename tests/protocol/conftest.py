@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from protocol.sandbox.inspection import examination, examinee, hostile_answers
+
 ROOT = Path(__file__).parent.parent.parent
 Install = Callable[..., None]
 
@@ -33,6 +35,14 @@ def installer(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installer(tmp_path / "site", monkeypatch)
+
+
+@pytest.fixture
+def quick_inspection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One other process instead of three, and hostile texts of 1,024 characters: enough where neither is what is looked at."""
+    monkeypatch.setattr(examination, "conditions", lambda: examinee.conditions()[:2])
+    monkeypatch.setattr(hostile_answers, "LONG", 1024)
+    monkeypatch.setattr(hostile_answers, "_LONG", {name: text[:1024] for name, text in hostile_answers._LONG.items()})
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from protocol.environments.interpreter import PROGRAM_BYTES_MAX, PythonTool
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.inspection import Observation, examination, hostile_answers, hostile_programs
 from protocol.sandbox.inspection import canary as canary_module
+from protocol.sandbox.inspection.assault import Assault
 from protocol.sandbox.inspection.canary import Canary
 from protocol.sandbox.inspection.examinee import Examinee
 from protocol.sandbox.readiness import READABLE, is_ready
@@ -109,7 +110,9 @@ def attacked(spec: EnvironmentSpec) -> dict[str, Observation]:
         answers = examination._answers(asked)
         rewards = examinee.scored(answers)
         replies = examinee.replied([(0, (turn,)) for turn in examinee.turns(asked)[:8]])
-    return {seen.name: seen for seen in examination._attacked(spec, 5.0, asked, answers, rewards, replies)}
+        assault = Assault(examinee)
+        of = [*examination._attacked(examinee, assault, spec, 5.0, asked, answers, rewards, replies)]
+    return {seen.name: seen for seen in of}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ from protocol.replies import Asked
 from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import EnvironmentSandbox, inspection
-from protocol.sandbox.inspection import Observation, examination, hostile_programs, observation
+from protocol.sandbox.inspection import (
+    Observation,
+    examination,
+    hostile_programs,
+    observation,
+)
 from protocol.sandbox.inspection.examinee import Replies
 from protocol.shell import runfile
 from protocol.shell.commands.env import app
@@ -91,7 +96,7 @@ def found(spec: EnvironmentSpec, deadline: float = 20.0) -> dict[str, Observatio
 
 
 def up_to_replies(spec: EnvironmentSpec, turns: int) -> dict[str, Observation]:
-    """What is found before an attack begins: `replies the same` comes last of it."""
+    """Without what comes after `replies the same`."""
     of: dict[str, Observation] = {}
     for seen in inspection.examine(spec, problems=4, turns=turns):
         of[seen.name] = seen
@@ -127,8 +132,9 @@ def test_what_a_careless_environment_does_is_named(install: Install) -> None:
 
 def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "SHOWN", 1)
+    monkeypatch.setattr(examination, "conditions", list)  # no other process has anything to add
     install(SLOW, name="slow", place="slow:Faithless")
-    of = found(runfile.environment_alone("slow", "numbers", {}, []), 5.0)
+    of = found(runfile.environment_alone("slow", "numbers", {}, []), 2.0)
     assert {name for name, seen in of.items() if not seen.holds} == {"hostile answers"}
     assert "digits" in of["hostile answers"].detail
 
@@ -178,6 +184,7 @@ def test_what_a_call_leaves_in_an_entry_reaches_no_other(install: Install) -> No
                 assert [reply.text for reply in at_once] == ["4"] * 3 == [reply.text for reply in by_turns]
 
 
+@pytest.mark.usefixtures("quick_inspection")
 def test_who_counts_on_all_turns_being_asked_for_at_once_is_found(install: Install) -> None:
     count = "self.count = 1 if len(turns) == 1 else self.count + 1\n        return str(self.count)"
     counting = LEAVING.replace("entry.append(turns[-1])\n        return str(len(entry))", count)
@@ -186,6 +193,7 @@ def test_who_counts_on_all_turns_being_asked_for_at_once_is_found(install: Insta
     assert {name for name, seen in of.items() if not seen.holds} == {"replies the same"}
 
 
+@pytest.mark.usefixtures("quick_inspection")
 def test_a_score_that_holds_once_for_a_held_out_problem_is_found(install: Install) -> None:
     once = LEAVING.replace("def score(self, entry, completion):", """seen = ()
 
@@ -208,6 +216,7 @@ TALKATIVE = (
 )
 
 
+@pytest.mark.usefixtures("quick_inspection")
 @pytest.mark.parametrize(
     ("score", "failed"),
     [
@@ -223,7 +232,8 @@ def test_a_reward_that_depends_on_the_hash_seed_is_named(score: str, failed: str
     assert "PYTHONHASHSEED=" in of[failed].detail
 
 
-@pytest.mark.parametrize("length", [2, 8, 11])
+@pytest.mark.usefixtures("quick_inspection")
+@pytest.mark.parametrize("length", [2, 11])
 def test_a_later_reply_that_depends_on_the_hash_seed_is_named(length: int, install: Install) -> None:
     install(TALKATIVE.replace("LENGTH", str(length)), name="faithless", place="faithless:Faithless")
     spec = runfile.environment_alone("faithless", "numbers", {}, [])
@@ -246,6 +256,7 @@ TWO_COMMANDS = (
 )
 
 
+@pytest.mark.usefixtures("quick_inspection")
 @pytest.mark.parametrize(
     ("call", "holds", "said"),
     [
@@ -271,16 +282,17 @@ def test_conversations_are_as_long_as_a_run_allows(tmp_path: Path) -> None:
 
 SPEND = """
     def score(self, entry, completion):
-        until = time.process_time() + 0.2
+        until = time.process_time() + 0.02
         while time.process_time() < until:
             pass
+        time.sleep(0.1)
         return 0.0
 """
 
 
 def test_a_score_that_takes_long_is_named_and_not_the_sandbox(install: Install) -> None:
     install(FAITHLESS + SPEND, name="faithless", place="faithless:Faithless")
-    of = found(runfile.environment_alone("faithless", "numbers", {}, []), 5.0)  # less than 32 scores take
+    of = found(runfile.environment_alone("faithless", "numbers", {}, []), 2.5)  # less than 32 scores take
     assert [name for name, seen in of.items() if seen.holds is False] == ["an answer's score"]
     assert " to problem " in of["an answer's score"].detail
     assert "of CPU time; at most 100 ms on average" in of["an answer's score"].detail

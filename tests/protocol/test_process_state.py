@@ -184,6 +184,7 @@ def test_what_a_constructor_sets_holds_and_what_an_import_sets_does_not(install:
     assert [one.answer for one in asked] == [one.answer for one in again]
 
 
+@pytest.mark.usefixtures("quick_inspection")
 def test_what_an_import_sets_and_what_is_kept_between_environments_is_named(install: Install) -> None:
     """By itself, in whatever order, it draws the same: `drawn` forgets only whose problem it was."""
     install(SETS, name="seventh", place="seventh:Seventh")

@@ -239,6 +239,7 @@ def test_a_search_is_replied_to_and_anything_else_is_the_end(spec: FromFiles) ->
         assert sandbox.replies([Asked(0, [call("Korn")])], held_out=True)[0][0].text.startswith("[1] The Korn")
 
 
+@pytest.mark.usefixtures("quick_inspection")
 def test_it_keeps_what_every_environment_must(spec: FromFiles) -> None:
     seen = list(examine(spec, problems=4))
     assert [one.name for one in seen if one.holds is False] == []

@@ -7,6 +7,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,7 @@ from swarm.tiny_run import TinyRun
 from protocol import canonical, rollout
 from protocol.errors import Interrupted, Malformed, Unavailable, UnknownVersion
 from protocol.rollout import Header, ToolCall
-from protocol.sandbox import Sandbox, child, wire
+from protocol.sandbox import EnvironmentSandbox, Sandbox, child, wire
 from protocol.sandbox.process import ChildDied
 
 METADATA = rollout.METADATA_KEY
@@ -333,7 +335,8 @@ def talks_nonsense(process: Any) -> Any:
     return {"ok": True, "header": 7, "problem": None}, {}
 
 
-FAULTS = [dies, stalls, fails, exhausts, talks_nonsense]
+ONE_OF_EACH = [stalls, fails, talks_nonsense]
+"""The child is ended, it says so itself, it is not believed."""
 
 
 def faulty(
@@ -354,7 +357,7 @@ def faulty(
     return asked
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", [*ONE_OF_EACH, exhausts], ids=lambda fault: fault.__name__)
 def test_a_reader_that_fails_on_every_file_is_this_machines_trouble(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any]
 ) -> None:
@@ -364,7 +367,7 @@ def test_a_reader_that_fails_on_every_file_is_this_machines_trouble(
             sandbox.read(tiny_run.honest().path)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", [*ONE_OF_EACH, dies], ids=lambda fault: fault.__name__)
 def test_a_file_that_breaks_the_reader_every_time_is_malformed(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any]
 ) -> None:
@@ -376,7 +379,7 @@ def test_a_file_that_breaks_the_reader_every_time_is_malformed(
         assert len(asked) == 2
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", ONE_OF_EACH, ids=lambda fault: fault.__name__)
 def test_a_reader_that_fails_once_reads_the_file_after_all(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any]
 ) -> None:
@@ -439,6 +442,22 @@ def test_the_child_cannot_write_files_and_has_no_secrets(tiny_run: TinyRun, monk
         assert b"canary" not in Path(f"/proc/{pid}/environ").read_bytes()
         limits = Path(f"/proc/{pid}/limits").read_text()
     assert "Max file size             0                    0" in limits
+
+
+def test_arrow_is_loaded_where_files_are_read_and_before_the_first(tiny_run: TinyRun) -> None:
+    for sandbox, reads in ((EnvironmentSandbox(tiny_run.spec.environments), False), (Sandbox(tiny_run.spec), True)):
+        with sandbox:
+            sandbox.warm_up()
+            assert sandbox._process
+            assert ("libparquet" in Path(f"/proc/{sandbox._process.pid}/maps").read_text()) is reads
+
+
+def test_arrow_has_one_thread_of_each_kind_there(tiny_run: TinyRun) -> None:
+    asks = [sys.executable, "-c", "import pyarrow; print(pyarrow.cpu_count(), pyarrow.io_thread_count())"]
+    told = subprocess.run(
+        asks, env=tiny_run.context.sandbox._variables(), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert told.stdout.split() == ["1", "1"]
 
 
 def test_memory_is_capped(tiny_run: TinyRun) -> None:

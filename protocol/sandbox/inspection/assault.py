@@ -61,6 +61,11 @@ class Assault:
         self.runs: dict[Attack, list[TrialRun]] = {}
         """How programs ended, of those attacks for which the sandbox ran one."""
 
+    @property
+    def without_programs(self) -> list[Attack]:
+        """Those for which the sandbox ran no program."""
+        return [one for one in self.verdicts if one not in self.runs]
+
     def launch(self, attacks: Sequence[Attack]) -> None:
         """All of them, unless enough were too slow by then: each may cost a child."""
         for attack in attacks:

@@ -29,7 +29,7 @@ _HELD_OUT = 8  # whose answers are scored twice
 _ATTACKED = 3  # problems whose right answers are tampered with
 _LONGER_S = 2.0  # CPU time for the longer answers, in each child
 _PROGRAMS = 6  # longer answers where each may be a program that is run
-_AGAIN = (1, 2)  # conditions under which hostile answers are scored once more
+_AGAIN = (1, 2)  # conditions under which hostile answers are scored once more, after honest ones
 _TURNS = 8  # of a conversation, where no run says how many it allows
 _TALKS, _TALKS_TURNS = 16, 256  # conversations, and turns of all of them together
 
@@ -87,9 +87,10 @@ def examine(
             yield Observation("replies", False, str(error))
             return
         yield _of_process(first.told())
+        assault = Assault(first)  # whatever is imported late is here now
+        yield from _attacked(first, assault, spec, deadline, asked, answers, rewards, replies)
+    yield from _elsewhere(spec, deadline, indices, asked, held_out, answers, rewards, replies, assault)
     yield from _beside(spec, others, deadline, indices, asked, answers, rewards, replies)
-    yield from _elsewhere(spec, deadline, indices, asked, held_out, answers, rewards, replies)
-    yield from _attacked(spec, deadline, asked, answers, rewards, replies)
 
 
 def _spread(spec: EnvironmentSpec, count: int) -> list[int]:
@@ -221,17 +222,72 @@ def _of_process(told: Told) -> Observation:
     return Observation("process", True, left)
 
 
+# ---- the same child under attack -----------------------------------------------------------------------------------------
+
+
+def _attacked(
+    examinee: Examinee, assault: Assault, spec: EnvironmentSpec, deadline: float, asked: Sequence[Problem], answers: Answers,
+    rewards: Sequence[float], replies: Replies,
+) -> Iterator[Observation]:  # fmt: skip
+    with Canary() as canary:
+        execution = Execution(examinee, asked[0].index, canary)
+        with examinee.hurried():
+            assault.launch([*_attacks(examinee, asked), *execution.attacks])
+        slow = assault.slow
+        changed = changed_replies = 0
+        if not slow:
+            try:
+                changed = sum(a != b for a, b in zip(rewards, examinee.scored(answers), strict=True))
+                again = examinee.replied([*replies])
+                changed_replies = sum(again[talk] != replies[talk] for talk in again)
+            except MurmurationError as error:
+                slow.append(f"an honest answer after them: {error}")
+        yield Observation(
+            "hostile answers", not slow, some(slow) or f"{assault.count}, each scored within {ANSWER_S:g} s of CPU time"
+        )
+        acts = assault.acts
+        yield Observation(
+            "runs no answer", not acts, some(acts) or "no text becomes code, no process, no socket, no file"
+        )
+        if examinee.runs_programs:
+            yield from execution.observed(spec, deadline, assault)
+        yield execution.of_machine(assault)
+    if assault.strayed:
+        yield Observation("range", False, some(assault.strayed))
+    yield Observation(
+        "is not changed", not (changed or changed_replies),
+        f"{changed or 'no'} rewards of {len(answers)} are others after them"
+        + (f", and replies in {changed_replies} conversations of {len(replies)}" if changed_replies else ""),
+    )  # fmt: skip
+    most = examinee.memory
+    yield Observation("memory", assault.peak < most // 2, f"{assault.peak >> 20} MiB at the most, of {most >> 20}")
+
+
+def _attacks(examinee: Examinee, asked: Sequence[Problem]) -> Iterator[Attack]:
+    of_nobody, index = [*hostile_answers.of_nobody()], asked[0].index
+    yield from (Attack(name, index, text) for name, text in of_nobody)
+    if not examinee.runs_programs and examinee.converses(0):
+        calls = examinee.calls([text for _, text in of_nobody])
+        yield from (
+            Attack(name, index, call, True) for (name, _), forms in zip(of_nobody, calls, strict=True) for call in forms
+        )
+    tampered = 1 if examinee.runs_programs else _ATTACKED  # a program that never ends takes seconds
+    for problem in [problem for problem in asked if problem.answer][:tampered]:
+        yield from (Attack(name, problem.index, text) for name, text in hostile_answers.of_right(str(problem.answer)))
+
+
 # ---- other children ----------------------------------------------------------------------------------------------------
 
 
 def _elsewhere(
     spec: EnvironmentSpec, deadline: float, indices: Sequence[int], asked: Sequence[Problem],
-    held_out: Sequence[Problem], answers: Answers, rewards: Sequence[float], replies: Replies,
+    held_out: Sequence[Problem], answers: Answers, rewards: Sequence[float], replies: Replies, assault: Assault,
 ) -> Iterator[Observation]:  # fmt: skip
     others = range(1, len(conditions()))
     drawn: list[str] = []
     scored: list[str] = []
     told: list[str] = []
+    hostile: list[str] = []
     for number in others:
         with Examinee(spec, deadline, number) as examinee:
             under = ", ".join(f"{name}={value}" for name, value in examinee.conditions.items() if name != "LANG")
@@ -252,11 +308,16 @@ def _elsewhere(
                 if one != other:
                     scored.append(f"{shown(text)} to problem {index} earns {one:.6g} and {other:.6g} under {under}")
             told += [f"{_difference(talk, reply, said[talk])} under {under}" for talk, reply in replies.items() if reply != said[talk]]  # fmt: skip
+            if number in _AGAIN and not assault.slow:
+                hostile += _hostile_again(examinee, assault)
     how = f"in {len(others) + 1} processes, with other hash seeds, locales, time zones and orders"
     yield Observation("draws the same", not drawn, some(drawn) or how)
     yield Observation("scores the same", not scored, some(scored) or f"{len(answers)} answers {how}")
     if replies:
         yield _of_replies(replies, told, how)
+    if not assault.slow:
+        how = f"{len(assault.without_programs)} earn, or are told, the same in {len(_AGAIN) + 1} processes"
+        yield Observation("hostile again", not hostile, some(hostile) or how)
 
 
 def _of_replies(replies: Replies, told: Sequence[str], how: str) -> Observation:
@@ -276,6 +337,23 @@ def _difference(talk: Talk, one: Sequence[ToolResult], other: Sequence[ToolResul
     pairs = enumerate(itertools.zip_longest(one, other))
     number = next((at for at, (first, second) in pairs if first != second), 0)
     return f"{shown(talk[1][number])}, turn {number + 1} of {len(talk[1])},"
+
+
+def _hostile_again(examinee: Examinee, assault: Assault) -> list[str]:
+    """What is otherwise in this process, in its order. Programs are left out: they ran with little time, and `programs again` looks at them."""
+    attacks = assault.without_programs
+    under = f"under PYTHONHASHSEED={examinee.conditions['PYTHONHASHSEED']}"
+    differ: list[str] = []
+    with examinee.hurried():
+        for place in examinee.in_some_order(len(attacks)):
+            one = attacks[place]
+            try:
+                now = verdicts(examinee, [one])[one]
+            except MurmurationError as error:
+                return [*differ, f"{one.name}: {error} {under}"]
+            if now != assault.verdicts[one]:
+                differ.append(f"{one.name}: {brief(assault.verdicts[one])}, then {brief(now)} {under}")
+    return differ
 
 
 def _beside(
@@ -308,83 +386,3 @@ def _beside(
             differ.append(str(error))
     whom = f"itself with another seed{f' and {len(others)} more' if others else ''}"
     yield Observation("beside others", not differ, some(differ) or f"the same in a child with {whom}")
-
-
-# ---- a child under attack ----------------------------------------------------------------------------------------------
-
-
-def _attacked(
-    spec: EnvironmentSpec, deadline: float, asked: Sequence[Problem], answers: Answers, rewards: Sequence[float],
-    replies: Replies,
-) -> Iterator[Observation]:  # fmt: skip
-    with Canary() as canary:
-        with Examinee(spec, deadline, 0) as examinee:
-            examinee.scored(answers)  # whatever is imported late is here now
-            examinee.replied([*replies])
-            execution = Execution(examinee, asked[0].index, canary)
-            assault = Assault(examinee)
-            with examinee.hurried():
-                assault.launch([*_attacks(examinee, asked), *execution.attacks])
-            slow = assault.slow
-            changed = changed_replies = 0
-            if not slow:
-                try:
-                    changed = sum(a != b for a, b in zip(rewards, examinee.scored(answers), strict=True))
-                    again = examinee.replied([*replies])
-                    changed_replies = sum(again[talk] != replies[talk] for talk in again)
-                except MurmurationError as error:
-                    slow.append(f"an honest answer after them: {error}")
-        yield Observation(
-            "hostile answers", not slow, some(slow) or f"{assault.count}, each scored within {ANSWER_S:g} s of CPU time"
-        )
-        if not slow:
-            yield _hostile_again(spec, deadline, assault)
-        acts = assault.acts
-        yield Observation(
-            "runs no answer", not acts, some(acts) or "no text becomes code, no process, no socket, no file"
-        )
-        if examinee.runs_programs:
-            yield from execution.observed(spec, deadline, assault)
-        yield execution.of_machine(assault)
-    if assault.strayed:
-        yield Observation("range", False, some(assault.strayed))
-    yield Observation(
-        "is not changed", not (changed or changed_replies),
-        f"{changed or 'no'} rewards of {len(answers)} are others after them"
-        + (f", and replies in {changed_replies} conversations of {len(replies)}" if changed_replies else ""),
-    )  # fmt: skip
-    most = examinee.memory
-    yield Observation("memory", assault.peak < most // 2, f"{assault.peak >> 20} MiB at the most, of {most >> 20}")
-
-
-def _hostile_again(spec: EnvironmentSpec, deadline: float, assault: Assault) -> Observation:
-    """The same in other processes, in their orders. Programs are left out: they ran with little time, and `programs again` looks at them."""
-    attacks = [one for one in assault.verdicts if one not in assault.runs]
-    differ: list[str] = []
-    for number in _AGAIN:
-        with Examinee(spec, deadline, number) as examinee, examinee.hurried():
-            under = f"under PYTHONHASHSEED={examinee.conditions['PYTHONHASHSEED']}"
-            for place in examinee.in_some_order(len(attacks)):
-                one = attacks[place]
-                try:
-                    now = verdicts(examinee, [one])[one]
-                except MurmurationError as error:
-                    differ.append(f"{one.name}: {error} {under}")
-                    break
-                if now != assault.verdicts[one]:
-                    differ.append(f"{one.name}: {brief(assault.verdicts[one])}, then {brief(now)} {under}")
-    how = f"{len(attacks)} earn, or are told, the same in {len(_AGAIN) + 1} processes"
-    return Observation("hostile again", not differ, some(differ) or how)
-
-
-def _attacks(examinee: Examinee, asked: Sequence[Problem]) -> Iterator[Attack]:
-    of_nobody, index = [*hostile_answers.of_nobody()], asked[0].index
-    yield from (Attack(name, index, text) for name, text in of_nobody)
-    if not examinee.runs_programs and examinee.converses(0):
-        calls = examinee.calls([text for _, text in of_nobody])
-        yield from (
-            Attack(name, index, call, True) for (name, _), forms in zip(of_nobody, calls, strict=True) for call in forms
-        )
-    tampered = 1 if examinee.runs_programs else _ATTACKED  # a program that never ends takes seconds
-    for problem in [problem for problem in asked if problem.answer][:tampered]:
-        yield from (Attack(name, problem.index, text) for name, text in hostile_answers.of_right(str(problem.answer)))
