@@ -45,8 +45,8 @@ class Machine:
         (self.checkout / "scripts/setup").write_text("#!/bin/sh\n")
         self._make_python()
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
-        # What builds a wheel is installed with the tests.
-        self._variables = kept | {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1"}
+        # What builds a wheel is installed with the tests, and so is what the project needs, which pip would look through for seconds.
+        self._variables = kept | {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
 
     def _make_python(self) -> None:
         venv = self.checkout / ".venv"

@@ -80,19 +80,20 @@ def _programs() -> list[tuple[dict[str, Any], str]]:
     return [(problem, tests) for problem, tests in found if len(tests) < 1 << 16]
 
 
-def _answers(specs: list[EnvironmentSpec], count: int) -> list[Answer]:
-    """So many: right ones, those of other problems, tampered and hostile ones; programs that are right, wrong and crash."""
+def _answers(specs: list[EnvironmentSpec], worker: Party, count: int) -> list[Answer]:
+    """So many, to problems that the worker draws: right ones, those of other problems, tampered and hostile ones; programs that are right, wrong and crash."""
     chance = random.Random(11)
     first = starts(specs)
     generated = range(first[2], first[-1])
-    with EnvironmentSandbox(specs, deadline=300) as sandbox:
-        chosen = chance.sample(generated, min(len(generated), 1500))
-        known = [(problem.index, problem.answer) for problem in sandbox.problems(chosen) if problem.answer]
+    chosen = chance.sample(generated, min(len(generated), count // 4))
+    known = [(problem.index, problem.answer) for problem in worker.problems(chosen) if problem.answer]
     pairs, tests = corpus(), list(enumerate(_programs()))
     hostile = [text for _, text in hostile_answers.of_nobody() if len(text) <= _SHORT and text.isprintable()]
 
     def maths() -> Answer:
-        return chance.randrange(len(pairs)), chance.choice(pairs)["completion"]
+        number = chance.randrange(len(pairs))
+        own, other = pairs[number]["completion"], chance.choice(pairs)["completion"]
+        return number, own if chance.random() < 0.5 else other
 
     def code() -> Answer:
         number, (problem, _) = chance.choice(tests)
@@ -117,8 +118,8 @@ def _answers(specs: list[EnvironmentSpec], count: int) -> list[Answer]:
     "count", [1_000, pytest.param(20_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])], ids=["1,000", "20,000"]
 )
 def test_worker_and_validator_agree(specs: list[EnvironmentSpec], count: int) -> None:
-    answers = _answers(specs, count)
     with Party(specs, _WORKER) as worker:
+        answers = _answers(specs, worker, count)
         claims = [reward for part in _parts(answers) for reward in worker.score(part)]
         assert worker.restarts == 0
     with Party(specs, _VALIDATOR) as validator, _busy(2 if count > 1000 else 0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from importlib.metadata import Distribution, PathDistribution
+from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from swarm import devnet
 from protocol.environments import content
 from protocol.errors import ConfigError, UsageError, VersionMismatch
 from protocol.sandbox import EnvironmentSandbox
+from protocol.settings import read_toml
 from protocol.shell import environment_package, runfile
 from tests.machine import Machine, blocks, file_block
 from tests.protocol.conftest import ROOT
@@ -35,6 +36,8 @@ def test_what_the_page_types_works_as_it_stands(machine: Machine) -> None:
             said |= {command: machine.type(command) for command in commands}
     words = [command.split()[0] for command in said]
     assert words == ["scripts/setup", "mkdir", "murmur", "pip", "pytest", "murmur", "murmur", "pip", "murmur"]
+    needed = read_toml(machine.here / "sums/pyproject.toml")["project"]["dependencies"]
+    assert [distribution(name).name for name in needed] == ["murmuration"]
     (wheel,) = (machine.here / "dist").glob("*.whl")
     (published,) = (text for command, text in said.items() if "publish" in command)
     assert content.of_wheel(wheel) in published

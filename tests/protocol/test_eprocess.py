@@ -12,9 +12,9 @@ from protocol.constants import SCORE_MAX
 from protocol.constants import SUM_UNIT as UNIT
 from protocol.eprocess import Sums
 
-SEATS, BLOCKS, ALPHA = 2_000, 400, 0.05
-SEAT_LIMIT = 124
-"""False alarms among the seats that a test of level ALPHA has with probability 1 - 7e-3: 100 expected, deviation 9.7."""
+SEATS, BLOCKS, ALPHA = 1_000, 400, 0.05
+SEAT_LIMIT = 67
+"""False alarms among the seats that a test of level ALPHA has with probability 1 - 7e-3: 50 expected, deviation 6.9."""
 
 
 def prefix_sums(scores: np.ndarray, expected: np.ndarray) -> list[tuple[float, float, float]]:

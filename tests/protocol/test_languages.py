@@ -15,7 +15,8 @@ from protocol.environments import taskfile
 from protocol.environments.blocks import Blocks
 from protocol.environments.code import JudgedCode, cases_of
 from protocol.environments.programs import Interpreter, Trial, TrialCase, TrialRun, command_line
-from protocol.errors import Malformed, MurmurationError, PreflightError
+from protocol.environments.registry import open_environment
+from protocol.errors import ConfigError, Malformed, MurmurationError, PreflightError
 from protocol.folders import TASKS_VARIABLE
 from protocol.runspec import FromFiles
 from protocol.sandbox import EnvironmentSandbox, programs_wire, wire
@@ -207,8 +208,8 @@ def test_an_interpreter_that_runs_no_empty_program_is_refused() -> None:
     ],
 )
 def test_a_language_that_cannot_be_is_refused(described: Described, config: dict[str, Any], said: str) -> None:
-    with EnvironmentSandbox([described("perl", **config)]) as sandbox, pytest.raises(MurmurationError, match=said):
-        sandbox.warm_up()
+    with pytest.raises(ConfigError, match=said):
+        open_environment(described("perl", **config), held_out=False)
 
 
 @pytest.mark.parametrize(

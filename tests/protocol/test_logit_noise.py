@@ -54,7 +54,7 @@ def test_honest_work_of_the_calibrated_noise_is_no_evidence_and_of_thrice_the_no
     found = {}
     for noise in (0.0025, 0.0075):
         sums = eprocess.Sums()
-        for _ in range(100):
+        for _ in range(50):
             sums += logit_noise.excess_margins(honest(rng, policy(rng, "middle"), noise), 0.0025)
         found[noise] = eprocess.excess(sums)
     assert found[0.0025] < 2
@@ -66,7 +66,7 @@ def test_a_policy_that_becomes_surer_by_larger_logits_is_no_evidence_against_hon
     rng = np.random.default_rng(4)
     sums = eprocess.Sums()
     for times in (1, 3):
-        for _ in range(100):
+        for _ in range(50):
             sums += logit_noise.excess_margins(honest(rng, times * policy(rng, "high"), 0.0025), 0.0025)
     assert sums.count > 0
     assert eprocess.excess(sums) < 2

@@ -6,13 +6,14 @@ tests/corpora/math.jsonl was frozen before there was a scorer. math_rules.jsonl 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -167,34 +168,49 @@ def test_an_answer_that_breaks_the_grader_earns_nothing() -> None:
     assert deadline.within(1.0, broken, False) is False
 
 
+CANARIES = (
+    "__import__('canary')", "canary()", r"\mathrm{canary}(1)", r"\int canary dx", r"\sum_{canary=1}^{3} canary", "1.canary",
+    r"\operatorname{canary}{1}", "[canary for canary in 1]", r"\begin{cases} canary \end{cases}", r"\{canary, 1\}",
+    r"\int_0^{canary} 1", r"\int_0^{7103} x dx", "Integer(canary)", "1 if canary else 2", r"\canary{1}",
+)  # fmt: skip
+
+
+def asked_under_a_hook(report: int) -> NoReturn:
+    """In a fork: nobody takes a hook back. It says on `report` what came of it."""
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        source = (
+            repr(arguments[0]) if event == "compile" else ""
+        )  # sympy compiles functions of its own, but of no text of ours
+        if "canary" in source or "7103" in source:
+            os.write(report, b"COMPILED " + source.encode())
+            os._exit(3)
+        if event in ("os.system", "subprocess.Popen", "socket.connect"):
+            os.write(report, b"STARTED ")
+            os._exit(3)
+
+    try:
+        sys.addaudithook(hook)
+        for text in CANARIES:
+            is_right(rf"\boxed{{{text}}}", "7")
+            library.same("7", text, 0.5)
+        os.write(report, b"DONE")
+    finally:
+        os._exit(0)
+
+
 def test_nothing_that_an_answer_says_is_compiled_or_evaluated() -> None:
     """An audit hook sees every text that `compile`, `eval` and `exec` are given, in forks too."""
-    script = """
-import os, sys
-from protocol.environments.maths import library
-from protocol.environments.maths.grade import is_right
-library._load()
-is_right(r"\\boxed{\\int_0^1 x dx}", "1/2")
-def hook(event, arguments):
-    source = repr(arguments[0]) if event == "compile" else ""  # sympy compiles functions of its own, but of no text of ours
-    if "canary" in source or "7103" in source:
-        os.write(1, b"COMPILED " + source.encode())
-        os._exit(3)
-    if event in ("os.system", "subprocess.Popen", "socket.connect"):
-        os.write(1, b"STARTED")
-        os._exit(3)
-sys.addaudithook(hook)
-for text in ("__import__('canary')", "canary()", "\\\\mathrm{canary}(1)", "\\\\int canary dx", "\\\\sum_{canary=1}^{3} canary", "1.canary",
-             "\\\\operatorname{canary}{1}", "[canary for canary in 1]", "\\\\begin{cases} canary \\\\end{cases}", "\\\\{canary, 1\\\\}",
-             "\\\\int_0^{canary} 1", "\\\\int_0^{7103} x dx", "Integer(canary)", "1 if canary else 2", "\\\\canary{1}"):
-    is_right("\\\\boxed{" + text + "}", "7")
-    library.same("7", text, 0.5)
-print("NOTHING")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.stdout.strip() == "NOTHING", done.stdout + done.stderr
+    assert is_right(r"\boxed{\int_0^1 x dx}", "1/2")  # which loads math-verify
+    reading, writing = os.pipe()
+    fork = os.fork()
+    if fork == 0:
+        asked_under_a_hook(writing)
+    os.close(writing)
+    with open(reading) as report:
+        said = report.read()
+    os.waitpid(fork, 0)
+    assert said == "DONE"
 
 
 def test_sympys_reader_of_numbers_takes_numbers_and_nothing_else() -> None:
@@ -207,13 +223,20 @@ def test_sympys_reader_of_numbers_takes_numbers_and_nothing_else() -> None:
 # ---- the environment -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FromFiles, list[Pair]]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        found = tmp_path_factory.mktemp("math")
+        patch.setenv("MURMUR_TASKS", str(found / "machine"))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def problems(folder: Path) -> tuple[FromFiles, list[Pair]]:
     """A task file of all references, and (reference, completion, equal) of its rows."""
-    monkeypatch.setenv("MURMUR_TASKS", str(tmp_path / "machine"))
     pairs = [*((pair["reference"], pair["completion"], pair["equal"]) for pair in corpus()), *rules()]
     random.Random(7).shuffle(pairs)
-    source = tmp_path / "pairs.parquet"
+    source = folder / "pairs.parquet"
     taskfile.write(((f"Question {i}?", reference) for i, (reference, _, _) in enumerate(pairs)), source)
     file = taskfile.add(source)
     spec = FromFiles.model_validate(
@@ -225,14 +248,22 @@ def problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FromFiles
     return spec, pairs
 
 
-def test_two_children_score_a_thousand_answers_alike_in_another_order(problems: tuple[FromFiles, list[Pair]]) -> None:
+@pytest.fixture(scope="module")
+def sandbox(problems: tuple[FromFiles, list[Pair]]) -> Iterator[EnvironmentSandbox]:
+    with EnvironmentSandbox([problems[0]]) as found:
+        yield found
+
+
+def test_two_children_score_hundreds_of_answers_alike_in_another_order(
+    problems: tuple[FromFiles, list[Pair]], sandbox: EnvironmentSandbox
+) -> None:
     spec, pairs = problems
-    items = [(index, completion) for index, (_, completion, _) in enumerate(pairs[:1000])]
-    with EnvironmentSandbox([spec]) as one, EnvironmentSandbox([spec]) as other:  # each has a hash seed of its own
-        scores = one.score(items)
+    items = [(index, completion) for index, (_, completion, _) in enumerate(pairs[:400])]
+    scores = sandbox.score(items)
+    with EnvironmentSandbox([spec]) as other:  # with a hash seed of its own
         assert other.score(items[::-1])[::-1] == scores
-    labels = [float(equal) for _, _, equal in pairs[:1000]]
-    assert sum(score == label for score, label in zip(scores, labels, strict=True)) >= 970
+    labels = [float(equal) for _, _, equal in pairs[:400]]
+    assert sum(score == label for score, label in zip(scores, labels, strict=True)) >= 388
 
 
 @pytest.mark.long
@@ -254,13 +285,14 @@ def test_children_of_other_locales_and_hash_seeds_agree_on_twenty_thousand_answe
     assert found[0] == found[1] == found[2]
 
 
-def test_the_others_of_a_batch_are_scored_beside_hostile_answers(problems: tuple[FromFiles, list[Pair]]) -> None:
-    spec, pairs = problems
+def test_the_others_of_a_batch_are_scored_beside_hostile_answers(
+    problems: tuple[FromFiles, list[Pair]], sandbox: EnvironmentSandbox
+) -> None:
+    _, pairs = problems
     right = next(index for index, (reference, _, _) in enumerate(pairs) if reference == "42")
     items = [(right, text) for text in (r"\boxed{42}", *HOSTILE[:12], ENDLESS[0], r"\boxed{84/2}")]
-    with EnvironmentSandbox([spec]) as sandbox:
-        assert sandbox.score(items) == [1.0, *[0.0] * (len(items) - 2), 1.0]
-        assert sandbox.restarts == 0
+    assert sandbox.score(items) == [1.0, *[0.0] * (len(items) - 2), 1.0]
+    assert sandbox.restarts == 0
 
 
 def test_a_spec_cannot_call_it_exact(problems: tuple[FromFiles, list[Pair]]) -> None:

@@ -172,10 +172,10 @@ def test_recursion_goes_as_deep_whatever_stack_this_process_was_given() -> None:
     )
     said = [
         subprocess.run(["bash", "-c", f"ulimit -S -s {size}; exec {sys.executable} -c {shlex.quote(asked)}"], capture_output=True, text=True, timeout=120, check=True)
-        for size in (1024, 8192, "unlimited")
+        for size in (1024, "unlimited")
     ]  # fmt: skip
     outputs = [re.findall(r"b'[^']*'", one.stdout) for one in said]
-    assert outputs[0] == outputs[1] == outputs[2], outputs
+    assert outputs[0] == outputs[1], outputs
     assert outputs[0][0].startswith("b'30000 ") and outputs[0][1].startswith("b'150000 "), outputs
     assert outputs[0][2] == r"b'0\n1\n2\n3\n4\n5\n6\n7\n'"
 
@@ -408,7 +408,7 @@ def test_no_test_is_begun_once_the_time_for_all_is_over() -> None:
 
 
 def test_a_test_is_ended_by_what_is_left_of_the_time_for_all() -> None:
-    (run,) = ran("while True: pass", cpu=20.0, total=1.0)
+    (run,) = ran("while True: pass", cpu=20.0, total=0.3)
     assert run.status == -9 and run.cpu < 10
 
 

@@ -27,7 +27,7 @@ import protocol
 import trainer
 from protocol.environments.maths import deadline, final, grade
 
-_WHOLE, _ANSWER = 1 << 18, 4000
+_WHOLE, _ANSWER = 1 << 17, 4000
 """Characters of what a module reads: a completion, or an answer that was found in one (`grade.ANSWER_MAX`)."""
 _MODULES = {
     "answer": _WHOLE, "blocks": _WHOLE, "bm25": _WHOLE, "calculator": _WHOLE, "code": _WHOLE, "interpreter": _WHOLE, "reasoning": _WHOLE,
@@ -35,7 +35,7 @@ _MODULES = {
     "maths.notation": _ANSWER, "maths.sentence": _ANSWER, "maths.tokens": _ANSWER, "maths.units": _ANSWER, "maths.words": _ANSWER,
     "maths.atoms": _ANSWER, "maths.compare": _ANSWER, "maths.regions": _ANSWER, "maths.syntax": _ANSWER, "maths.values": _ANSWER,
 }  # fmt: skip
-_SECONDS = 5.0  # of CPU time for one search, which takes some milliseconds
+_SECONDS = 2.0  # of CPU time for one search, which takes some milliseconds
 _MANY = 160  # texts for one expression
 _POSSESSIVE = re.compile(r"[*+?}]\+|\(\?>")
 """None of a group: until 3.11.5 (CPython's issues 100061 and 106052) that keeps what an iteration that failed had read. Debian 12 has 3.11.2."""

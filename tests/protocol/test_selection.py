@@ -152,8 +152,8 @@ def test_what_is_not_even_json_of_ours_is_malformed_in_the_sandbox_too(
     path.write_bytes(content)
     with pytest.raises(Malformed):
         selection.read(path)
-    with Sandbox(tiny_run.spec) as sandbox, pytest.raises(Malformed):
-        sandbox.require_task_file(path)
+    with pytest.raises(Malformed):
+        tiny_run.context.sandbox.require_task_file(path)
 
 
 def test_more_than_anybody_reads_is_neither_written_nor_read(

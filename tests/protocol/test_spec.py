@@ -103,6 +103,7 @@ def test_sums_that_decide_take_noise(tiny_run: TinyRun) -> None:
         RunSpec.model_validate(table)
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_calibrations_noise_becomes_the_specs_where_nothing_is_cut(tmp_path: Path, tiny_run: TinyRun) -> None:
     content = json.loads(files("protocol").joinpath("calibrations/tiny-qwen3-float32-cpu.json").read_text())
     content["limits"]["noise"] = {"soft": "0.003", "hard": "0.006"}
@@ -212,6 +213,7 @@ def test_a_wrong_value_is_named_with_its_place(
         runfile.complete(tmp_path / "run.toml", tiny_run.model)
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_alpha_without_budgets_is_told_of(tmp_path: Path, tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
     tables = run_tables()
     tables["spec"]["reward"] = {"alpha": "0.0003"}
@@ -224,6 +226,7 @@ def test_alpha_without_budgets_is_told_of(tmp_path: Path, tiny_run: TinyRun, cap
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_reference_probe_is_pinned_by_its_bytes(
     tmp_path: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +352,7 @@ def test_nothing_that_names_a_submission_can_be_exchanged() -> None:
     assert len({seeds.submission_seed(**g) for g in [given, *changed]}) == 8
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_spec_names_the_hardware_classes_its_calibration_covers(tmp_path: Path, tiny_run: TinyRun) -> None:
     shipped = calibration.load("tiny-qwen3-float32-cpu", tmp_path).content
     (tmp_path / "mine.json").write_text(json.dumps(shipped | {"hardware": [2, 7]}))
@@ -364,6 +368,7 @@ def test_a_spec_names_the_hardware_classes_its_calibration_covers(tmp_path: Path
     )
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warned_of(
     tmp_path: Path, tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
 ) -> None:
