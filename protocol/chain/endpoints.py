@@ -255,16 +255,22 @@ class Endpoints:
         return self.is_silent(place, PATIENCE_SECONDS)
 
     def is_silent(self, place: int, seconds: float) -> bool:
-        """Whether it has failed to answer for so long; one that only says that it is busy, or may just be slow, for PATIENCE_SECONDS at least."""
+        """Whether it has failed to answer for so long; one that only says that it is busy, for PATIENCE_SECONDS at least, and one that may just be
+        slow for a third of that, after which it has had its whole time twice."""
         endpoint = self._endpoints[place]
-        least = max(seconds, PATIENCE_SECONDS) if endpoint.is_busy or self._has_hung(endpoint) else seconds
+        least = PATIENCE_SECONDS if endpoint.is_busy else PATIENCE_SECONDS / 3 if self._has_hung(endpoint) else 0.0
+        least = max(seconds, least)
         return endpoint.silent_since is not None and self.clock.monotonic() - endpoint.silent_since >= least
 
     def give_time(self, place: int) -> None:
-        """Lets an endpoint take the whole time again for its next answer, once in PATIENCE_SECONDS."""
-        endpoint = self._endpoints[place]
-        if self.clock.monotonic() - endpoint.hung >= PATIENCE_SECONDS:
+        """Lets an endpoint take the whole time again for its next answer, once in PATIENCE_SECONDS, or three times before it is gone."""
+        endpoint, rest = self._endpoints[place], PATIENCE_SECONDS if self.is_gone(place) else PATIENCE_SECONDS / 3
+        if self.clock.monotonic() - endpoint.hung >= rest:
             endpoint.hung = float("-inf")
+
+    def is_held(self, place: int) -> bool:
+        """Whether it has said when to come back, and it is not time yet."""
+        return self._endpoints[place].url in self._held
 
     def is_away(self, place: int) -> bool:
         """Whether it rests because it did not answer. Who rests for what it said may still be asked."""

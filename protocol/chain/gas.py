@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from protocol.chain.client import Chain
 from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.ethereum import RpcRefusal
-from protocol.errors import FeeTooHigh, RpcUnavailable
+from protocol.errors import FeeTooHigh, MurmurationError, RpcUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +38,14 @@ def intrinsic(target: str | None, data: bytes) -> int:
 
 def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int, *, of_most: bool = False) -> int:
     """What the best endpoint estimates whose estimate is neither below `least` nor above `most`. Where none is within, one above `most`, or else
-    `least` itself, which suits a chain that asks less. Raises RpcRefusal where more than half of the endpoints say that the call would revert, of two one
-    while the other is gone,
-    RpcUnavailable where no endpoint gives an estimate and so many do not answer. `of_most`: the median of those within, the higher of two; the best one's was wrong before."""
+    `least` itself, which suits a chain that asks less. `of_most`: the median of those within, the higher of two; the best one's was wrong before.
+
+    Raises RpcRefusal where more than half of the endpoints say that the call would revert; of two one, where the other is gone, or answers, and fails at
+    this question time and again. Else RpcUnavailable where no endpoint gives an estimate.
+    """
     problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
     reverts: list[RpcRefusal] = []
+    failed: Chain | None = None
     within: list[int] = []
     for one in chain.best:
         try:
@@ -56,7 +60,7 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
             log.warning("%s says that this would be refused: %s", one.rpc, str(error)[:200])
             continue
         except RpcUnavailable as error:
-            problem = error
+            problem, failed = error, one
             continue
         if least <= found <= most:
             within.append(found)
@@ -72,12 +76,41 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
         return sorted(within)[len(within) // 2] if within else high
     if is_low:
         return least
-    is_alone = len(chain.singles) == 2 and bool(chain.provider.gone())
-    if reverts and not is_alone:
+    if reverts and not (failed and _has_no_say(chain, failed, transaction)):
         raise RpcUnavailable(
-            f"{problem}, and by another endpoint it would be refused: {str(reverts[0])[:200]}"
+            f"{problem}, and by another endpoint it would be refused: {_words(chain, reverts[0])}"
         ) from problem
     raise reverts[0] if reverts else problem
+
+
+def _has_no_say(chain: Chain, other: Chain, transaction: Mapping[str, Any]) -> bool:
+    """Of two endpoints, whether the other one is gone, or answers, and fails at this question once more."""
+    if len(chain.singles) != 2 or chain.provider.is_gone(other.place):
+        return len(chain.singles) == 2
+    try:
+        with other.errors("estimating gas"):
+            other.block_number()
+            other.ethereum.estimate_gas(transaction)
+    except RpcUnavailable:
+        return _answers(other)
+    except MurmurationError:  # it says the same by now
+        return True
+    return False
+
+
+def _answers(one: Chain) -> bool:
+    with suppress(RpcUnavailable):
+        one.block_number()
+        return True
+    return False
+
+
+def _words(chain: Chain, refusal: RpcRefusal) -> str:
+    try:
+        with chain.errors("by it"):
+            raise refusal
+    except MurmurationError as error:
+        return str(error)[:200]
 
 
 def fee(base: int, cap: int) -> int:

@@ -64,11 +64,12 @@ class Landing:
 
     def _word(self, one: Chain, receipt: TransactionReceipt) -> _Word | None:
         """None from an endpoint that does not count: it has been silent for long, also to this very question, or lags."""
-        provider, word = self._chain.provider, _Word.NONE
+        provider, word, has_answered = self._chain.provider, _Word.NONE, False
         provider.give_time(one.place)
-        with suppress(RpcUnavailable), one.errors("confirming a receipt"):
-            word = _word_of(one, receipt)
-        if word is _Word.NONE and provider.is_late(one.place):
+        if not provider.is_held(one.place):
+            with suppress(RpcUnavailable), one.errors("confirming a receipt"):
+                word, has_answered = _word_of(one, receipt), True
+        if word is _Word.NONE and has_answered and provider.is_late(one.place):
             with suppress(RpcUnavailable):
                 one.block()  # it counts as late also where nobody has asked it lately
         does_not_count = provider.is_late(one.place) or provider.is_silent(one.place, _SILENT_SECONDS)

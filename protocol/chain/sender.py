@@ -76,6 +76,7 @@ _RESEND_SECONDS = 5.0
 _MAY_LAND = "it may still land; the journal knows it"
 _ALONE_SECONDS = 10.0
 """After which an earlier transaction is left that one endpoint alone shows in the chain, or that all refuse."""
+_LATE_SECONDS = 600.0  # until the like is waited for again
 _FAILED = 16  # of the newest failures, among which the same call is looked for
 _DOUBTED_SECONDS = 3600.0  # after a failure, in which the median of estimates is taken
 
@@ -124,6 +125,9 @@ class Sender:
         self._asker = ""
         self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
+        self._late = dict[
+            int, float
+        ]()  # when they were given up for a while whose nonce is used, and nobody can tell by what
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
     def close(self) -> None:
@@ -380,7 +384,7 @@ class Sender:
                 )
             if user is not None and user not in self._journal.hashes(transaction):
                 return self._renew(transaction, user)
-            if user is None and self._too_few:
+            if user is None and self._too_few and self._landing.confirmed(transaction, anywhere=True) is None:
                 raise self._no_receipt(
                     transaction, "its nonce seems to be used, and too few endpoints are there to tell by what"
                 )
@@ -476,6 +480,9 @@ class Sender:
         self._dropped.look(self._nonce())
         begun = self._journal.pending()
         for transaction in begun:
+            given_up = self._late.get(transaction.id, -_LATE_SECONDS)
+            if not is_asked(transaction) and self._clock.monotonic() - given_up < _LATE_SECONDS:
+                continue
             try:
                 self._finish(transaction, waits=False)
             except (TransactionReverted, InsufficientFunds) as error:
@@ -491,6 +498,7 @@ class Sender:
             except DeadlineExceeded as error:
                 if is_asked(transaction) or transaction.nonce >= (self._finality.count() or 0):
                     raise
+                self._late[transaction.id] = self._clock.monotonic()
                 log.warning("%s; its nonce is used, so nothing waits behind it", error)
         return begun
 
@@ -512,13 +520,13 @@ class Sender:
         """Transactions of this key that are in the chain: the next nonce, but for what is pending. What is signed with one too low gets another;
         with one too high it never lands, nor does anything after it."""
         expected = max(self._used, self._journal.next_nonce())
-        is_known = expected > 0 or len(self.chain.singles) == 1  # a new journal can tell of no count that it is too low
+        is_known = expected > 0  # a new journal can tell of no count that it is too low
         account = self.key.address
         count = next(self.chain.answers("reading the nonce", lambda one: one.ethereum.transaction_count(account)))
-        if is_known and count <= expected:
+        if len(self.chain.singles) == 1 or (is_known and count <= expected):
             return count
         by_most = self._finality.count()
-        if by_most is None and not is_known:
+        if by_most is None and not (is_known and self._too_few):
             raise RpcUnavailable(
                 f"more than half of the endpoints must say how many transactions {account} has sent",
                 hint=self._instead(self.chain.provider.silent()),

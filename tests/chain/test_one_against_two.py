@@ -55,6 +55,15 @@ def invented(world: World, wrong: dict[str, str]) -> Callable[[str, Any], bytes 
     return fault
 
 
+def counting(world: World, more: int) -> Callable[[str, Any], bytes | None]:
+    """Shows so many transactions more than there are."""
+
+    def fault(method: str, params: Any) -> bytes | None:
+        return result(hex(int(world.anvil.request(method, *params), 16) + more)) if method == _COUNT else None
+
+    return fault
+
+
 # ---- what it says ------------------------------------------------------------------------------------------------------------
 
 
@@ -137,13 +146,9 @@ def test_a_count_that_is_too_high_stops_no_key_for_good(
 ) -> None:
     """What is signed with such a nonce never lands, nor does anything after it."""
     service = Sender(both, key, begun(world, key), SendLimits(deadline=8))
-
-    def lie(method: str, params: Any) -> bytes | None:
-        return result(hex(int(world.anvil.request(method, *params), 16) + 1000)) if method == _COUNT else None
-
     for each in honest:
         each.fault = away
-    faulty.fault = lie
+    faulty.fault = counting(world, 1000)
     with suppress(MurmurationError):
         service.send(both.deposit(key.address, TOKEN), name="deed/0")
     for each in honest:
@@ -153,9 +158,10 @@ def test_a_count_that_is_too_high_stops_no_key_for_good(
     assert deposits(world, key.address) == 2
 
 
-def test_a_new_journal_waits_for_more_than_half_to_say_how_many_were_sent(
-    faulty: FaultyEndpoint, honest: list[FaultyEndpoint], both: Chain, key: Key
+def test_a_new_journal_believes_no_count_of_one_that_it_cannot_prove(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], both: Chain, key: Key
 ) -> None:
+    faulty.fault = counting(world, 1)
     for each in honest:
         each.fault = away
     with pytest.raises(RpcUnavailable, match="more than half of the endpoints must say how many") as raised:

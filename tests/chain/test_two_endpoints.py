@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import Drop, FaultyEndpoint, result
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
 from protocol.chain.sender import SendLimits
-from protocol.errors import RpcUnavailable
+from protocol.errors import InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits
 
@@ -122,3 +122,60 @@ def test_where_a_deed_seems_to_have_failed_nobody_waits_for_a_deadline(
             assert faulty.url in str(raised.value.hint)
     service.send(halved.deposit(key.address, TOKEN), name="next")
     assert deposits(world, key.address) == 1
+
+
+def test_where_a_command_sent_meanwhile_the_service_goes_on_from_what_is_proven(
+    world: World, halved: Chain, key: Key
+) -> None:
+    """By the last transaction there is: the account has signed it."""
+    service, command = Sender(halved, key, begun(world, key), SendLimits(deadline=20)), Sender(world.chain, key)
+    for _ in range(3):
+        command.send(world.chain.transfer_tokens(world.owner.key.address, 1))
+    service.send(halved.deposit(key.address, TOKEN), name="deed")
+    assert deposits(world, key.address) == 1
+
+
+def test_one_endpoint_is_asked_once_how_many_transactions_there_are(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    """What it does not answer is no count."""
+    asked: list[str] = []
+
+    def fault(method: str, _: Any) -> bytes | None:
+        if method != "eth_getTransactionCount" or (not asked.append(method) and len(asked) == 1):
+            return None
+        raise Drop
+
+    sender = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    used = world.chain.ethereum.transaction_count(key.address)
+    assert used
+    faulty.fault = fault
+    assert sender.next_nonce() == used
+
+
+def test_one_that_fails_at_what_would_revert_alone_keeps_no_contracts_no_from_being_told(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    faulty.fault = lambda method, _: error(-32603, "internal error") if method == "eth_estimateGas" else None
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    with pytest.raises(InsufficientFunds, match="ERC20InsufficientBalance"):
+        Sender(chain, key).send(chain.transfer_tokens(world.owner.key.address, 10**9 * TOKEN))
+
+
+def test_one_that_begins_to_hang_is_waited_for_and_the_deed_told(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {
+        "endpoints.PATIENCE_SECONDS": 3.0, "endpoints._SILENT_SECONDS": 0.1, "sender._RESEND_SECONDS": 0.3, "landing._SILENT_SECONDS": 0.5,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"protocol.chain.{name}", seconds)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=0.5)
+    service = Sender(chain, key, begun(world, key), SendLimits(deadline=20))
+
+    def hang(*_: object) -> bytes | None:
+        raise Hang
+
+    faulty.fault = hang
+    for number in range(2):
+        service.send(chain.deposit(key.address, TOKEN), name=f"deed/{number}")
+    assert deposits(world, key.address) == 2
