@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Refuse, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
@@ -156,26 +156,12 @@ def test_one_endpoint_is_asked_once_how_many_transactions_there_are(
 def test_one_that_fails_at_what_would_revert_alone_keeps_no_contracts_no_from_being_told(
     world: World, faulty: FaultyEndpoint, key: Key
 ) -> None:
-    faulty.fault = lambda method, _: error(-32603, "internal error") if method == "eth_estimateGas" else None
+    def fault(method: str, _: Any) -> bytes | None:
+        if method == "eth_estimateGas":
+            raise Refuse(500)
+        return None
+
+    faulty.fault = fault
     chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
     with pytest.raises(InsufficientFunds, match="ERC20InsufficientBalance"):
         Sender(chain, key).send(chain.transfer_tokens(world.owner.key.address, 10**9 * TOKEN))
-
-
-def test_one_that_begins_to_hang_is_waited_for_and_the_deed_told(
-    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in {
-        "endpoints.PATIENCE_SECONDS": 3.0, "endpoints._SILENT_SECONDS": 0.1, "sender._RESEND_SECONDS": 0.3, "landing._SILENT_SECONDS": 0.5,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(f"protocol.chain.{name}", seconds)
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=0.5)
-    service = Sender(chain, key, begun(world, key), SendLimits(deadline=20))
-
-    def hang(*_: object) -> bytes | None:
-        raise Hang
-
-    faulty.fault = hang
-    for number in range(2):
-        service.send(chain.deposit(key.address, TOKEN), name=f"deed/{number}")
-    assert deposits(world, key.address) == 2
