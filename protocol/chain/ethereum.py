@@ -116,7 +116,7 @@ def signed_by(transaction: Mapping[str, Any]) -> ChecksumAddress:
     whole = {**fields, "to": to, "data": transaction["input"], "v": transaction["v"]}
     try:
         signer: ChecksumAddress = Account.recover_transaction(TypedTransaction.from_dict(whole).encode())
-    except (BadSignature, ValidationError) as error:
+    except (BadSignature, ValidationError, rlp.exceptions.RLPException) as error:
         raise ValueError(f"no signature: {error}") from error
     return signer
 

@@ -51,9 +51,6 @@ class Pushed:
         """Whether more than half of those that answered refused for this reason."""
         return 2 * self.of(kind) > self.taken + sum(map(len, self.refusals.values()))
 
-    def first(self) -> RpcRefusal:
-        return next(iter(self.refusals.values()))[0]
-
 
 def push(chain: Chain, raw: bytes, doing: str, *, everywhere: bool) -> Pushed:
     """Sends to the best endpoint that takes it; `everywhere`: to the others as well, for the one that took it may keep it to itself. Who rests is

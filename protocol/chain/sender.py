@@ -125,9 +125,9 @@ class Sender:
         self._asker = ""
         self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
-        self._late = dict[
+        self._late: dict[
             int, float
-        ]()  # when they were given up for a while whose nonce is used, and nobody can tell by what
+        ] = {}  # when those were given up for a while whose nonce is used, nobody can tell by what
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
     def close(self) -> None:
