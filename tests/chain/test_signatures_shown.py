@@ -10,7 +10,6 @@ from protocol.chain.ethereum import signed_by
 
 JUNK = (
     None,
-    0,
     "",
     "0x",
     "0xzz",
