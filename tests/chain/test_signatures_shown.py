@@ -36,7 +36,7 @@ def test_who_signed_is_told_and_what_is_changed_was_signed_by_nobody_or_another(
     for _ in range(500):
         changed = {**shown, **{rng.choice([*shown]): rng.choice(JUNK) for _ in range(rng.choice((1, 1, 3)))}}
         try:
-            assert signed_by(changed) != account.address or {**changed, "accessList": []} == shown
+            assert signed_by(changed) != account.address or {**changed, "accessList": [], "v": shown["v"]} == shown
             told += 1
         except (ValueError, TypeError, LookupError, AttributeError):
             continue
