@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 from typing import ClassVar, Generic, TypeVar
 
@@ -44,6 +45,7 @@ class Metric(Generic[V]):
         self.name = name
         self.text = text
         self.labels = tuple(labels)
+        self._names = frozenset(labels)
         self._values: dict[Labels, V] = {}
         self._lock = Lock()
 
@@ -62,9 +64,9 @@ class Metric(Generic[V]):
 
     def _key(self, labels: Mapping[str, object]) -> Labels:
         """Under the lock. Raises ValueError where the labels are not those of the declaration."""
-        if labels.keys() != set(self.labels):
+        if labels.keys() != self._names:
             raise ValueError(f"{self.name} has the labels {self.labels}, not {tuple(labels)}")
-        key = tuple(str(labels[name]) for name in self.labels)
+        key = tuple([str(labels[name]) for name in self.labels])
         if key not in self._values and len(self._values) >= SERIES_MAX:
             return (OTHER,) * len(self.labels)
         return key
@@ -216,6 +218,7 @@ REGISTRY = Registry()
 counter, gauge, histogram = REGISTRY.counter, REGISTRY.gauge, REGISTRY.histogram
 
 
+@lru_cache(maxsize=1024)
 def host_of(url: str) -> str:
     """Host and port of a URL, to label by: paths, queries and user names of RPC providers hold their customers' keys."""
     return host_and_port(url) or OTHER

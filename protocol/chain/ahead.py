@@ -8,7 +8,7 @@ to do now goes by the chain as it was when it began to. What is sent, or two sec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ class AskedAhead:
         self.outer: AskedAhead | None = None
         """What was asked ahead before, and is asked where this knows nothing."""
         self._clock = clock
-        self._kept: dict[str, tuple[Answer, float]] = {}
+        self._kept: dict[Hashable, tuple[Answer, float]] = {}
 
     def keep(self, asked: Request, answer: Answer, begun: float) -> None:
         """`begun`: monotonic seconds when the request went out: the answer may be as old as that."""
@@ -56,7 +56,7 @@ class PollRound(AskedAhead):
 
     def __init__(self, place: int, clock: Clock) -> None:
         super().__init__(place, clock)
-        self._asked: dict[str, Request] = {}
+        self._asked: dict[Hashable, Request] = {}
 
     @property
     def asked(self) -> list[Request]:
@@ -103,6 +103,11 @@ def _is_of_the_newest(asked: Request) -> bool:
     return method in _OF_THE_NEWEST and (not params or any(each == "latest" for each in params))
 
 
-def _key(asked: Request) -> str:
+def _key(asked: Request) -> Hashable:
     method, params = asked
-    return json.dumps([method, params], sort_keys=True)
+    key = (method, *params)
+    try:
+        hash(key)
+    except TypeError:  # a call, or a filter
+        return json.dumps(key, sort_keys=True)
+    return key
