@@ -523,12 +523,14 @@ class Sender:
         is_known = expected > 0  # a new journal can tell of no count that it is too low
         account = self.key.address
         count = next(self.chain.answers("reading the nonce", lambda one: one.ethereum.transaction_count(account)))
-        if len(self.chain.singles) == 1 or (is_known and count <= expected):
+        is_alone = len(self.chain.singles) == 1
+        if count <= expected and (is_known or is_alone):
             return count
-        by_most = self._finality.count()
-        if by_most is None and not (is_known and self._too_few):
+        by_most = self._finality.count()  # of a single one: what it says a second time
+        if by_most is None and (is_alone or not is_known or not self._too_few):
+            who = self.chain.rpc if is_alone else "more than half of the endpoints"
             raise RpcUnavailable(
-                f"more than half of the endpoints must say how many transactions {account} has sent",
+                f"{who} must say how many transactions {account} has sent",
                 hint=self._instead(self.chain.provider.silent()),
             )
         return expected if by_most is None else by_most

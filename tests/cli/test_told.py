@@ -106,10 +106,10 @@ def test_killed_and_then_ended_otherwise_it_is_paid_once(
 
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
-    [("n\n", 2, "nothing was sent"), ("\n", 2, "nothing was done"), ("\x04", 130, "interrupted")],
+    [("n\n", 2, "nothing was sent"), ("\n", 2, "nothing was sent"), ("\x04", 130, "interrupted")],
     ids=["no", "Enter", "Ctrl-D"],
 )
-def test_who_says_no_hears_that_nothing_was_done(
+def test_who_says_no_hears_that_nothing_was_sent(
     payment: Payment, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, said: str
 ) -> None:
     keyboard, terminal = os.openpty()
