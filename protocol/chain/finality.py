@@ -90,13 +90,14 @@ class Finality:
         return next((count for count, place in counts if count and self._is_proven(place, count - 1)), None)
 
     def _is_proven(self, place: int, nonce: int) -> bool:
-        """Whether an endpoint shows a transaction of this nonce with the account's signature, which nobody else can make."""
-        one = self._chain.singles[place]
+        """Whether an endpoint shows a transaction of this nonce with the account's signature, which nobody else can make; not one for another chain."""
+        one, chain_id = self._chain.singles[place], self._chain.chain_id
         with suppress(RpcUnavailable, _Forgotten), one.errors("asking for the last transaction"):
             number = self._used_in(one, nonce, one.block_number())
             block = None if number is None else self._block(one, number, full=True)
             return any(
-                quantity(each["nonce"]) == nonce and signed_by(each).lower() == self._account
+                (quantity(each["nonce"]), quantity(each["chainId"])) == (nonce, chain_id)
+                and signed_by(each).lower() == self._account
                 for each in (block["transactions"] if block else ())
                 if each["from"].lower() == self._account
             )
