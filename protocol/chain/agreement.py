@@ -100,7 +100,7 @@ def first_block(chain: Chain, *, is_known: Callable[[bytes], bool] = lambda _: F
     by_hash = dict(told)
     if len(by_hash) > 1:
         raise WrongChain(f"{' and '.join(by_hash.values())} do not have the same first block", hint=_HINT)
-    if 2 * len(told) > len(chain.singles) or any(map(is_known, by_hash)):
+    if chain.is_majority(len(told)) or any(map(is_known, by_hash)):
         return told[0][0]
     raise RpcUnavailable(
         f"{len(told)} of {len(chain.singles)} endpoints say what the first block of the chain is, and more than half must",
