@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import rlp
-from eth_keys.exceptions import BadSignature, ValidationError
 from eth_typing import ChecksumAddress
 from eth_utils import keccak, to_canonical_address, to_checksum_address
 
@@ -27,7 +26,6 @@ Which = int | str
 _QUANTITY = re.compile("0x[0-9a-fA-F]+")
 _QUANTITY_CHARS = 66  # "0x" and 256 bits
 _ORDINAL_BITS = 62  # of a block's number or time: no chain will have more, and no database takes them
-_SIGNED = "type", "chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "value", "accessList", "r", "s"
 _CALL, _ESTIMATE = "eth_call", "eth_estimateGas"
 
 
@@ -103,22 +101,6 @@ def called_by(raw: bytes) -> tuple[ChecksumAddress | None, bytes]:
     """(address called, None: it deploys; calldata) of a signed transaction with dynamic fees (EIP-1559)."""
     fields = rlp.decode(raw[1:])
     return to_checksum_address(fields[5]) if fields[5] else None, fields[7]
-
-
-def signed_by(transaction: Mapping[str, Any]) -> ChecksumAddress:
-    """Who signed a transaction with dynamic fees (EIP-1559) that a node shows. Raises ValueError, LookupError or TypeError for what is none, or
-    is not signed."""
-    from eth_account import Account
-    from eth_account.typed_transactions import TypedTransaction
-
-    fields = {name: transaction[name] for name in _SIGNED}
-    to = to_checksum_address(transaction["to"]) if transaction["to"] else b""
-    whole = {**fields, "to": to, "data": transaction["input"], "v": transaction["v"]}
-    try:
-        signer: ChecksumAddress = Account.recover_transaction(TypedTransaction.from_dict(whole).encode())
-    except (BadSignature, ValidationError, rlp.exceptions.RLPException) as error:
-        raise ValueError(f"no signature: {error}") from error
-    return signer
 
 
 class Ethereum:

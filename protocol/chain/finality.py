@@ -15,12 +15,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from protocol.chain.batches import BATCH_MOST
 from protocol.chain.client import Chain
-from protocol.chain.ethereum import RpcRefusal, data, numbered_block, quantity, receipt_request, signed_by
+from protocol.chain.ethereum import RpcRefusal, data, numbered_block, quantity, receipt_request
 from protocol.chain.transport import Request
 from protocol.errors import RpcUnavailable
 
@@ -77,31 +76,12 @@ class Finality:
         return self._majority(question, f"whether block {block} is past") is True
 
     def count(self) -> int | None:
-        """Transactions of the account, as more than half of the endpoints have them at least. Where too few answer: the most that one of them proves,
-        by the last one with the account's signature; None where none does."""
-
-        def question(one: Chain) -> tuple[int, int]:
-            return one.ethereum.transaction_count(self._account), one.place
-
-        counts = sorted(self._said("how many transactions there are", question), reverse=True)
-        by_most = next((count for many, (count, _) in enumerate(counts, 1) if self._chain.is_majority(many)), None)
-        if by_most is not None:
-            return by_most
-        return next((count for count, place in counts if count and self._is_proven(place, count - 1)), None)
-
-    def _is_proven(self, place: int, nonce: int) -> bool:
-        """Whether an endpoint shows a transaction of this nonce with the account's signature, which nobody else can make; not one for another chain."""
-        one, chain_id = self._chain.singles[place], self._chain.chain_id
-        with suppress(RpcUnavailable, _Forgotten), one.errors("asking for the last transaction"):
-            number = self._used_in(one, nonce, one.block_number())
-            block = None if number is None else self._block(one, number, full=True)
-            return any(
-                (quantity(each["nonce"]), quantity(each["chainId"])) == (nonce, chain_id)
-                and signed_by(each).lower() == self._account
-                for each in (block["transactions"] if block else ())
-                if each["from"].lower() == self._account
-            )
-        return False
+        """Transactions of the account, as more than half of the endpoints have them at least; None where too few answer."""
+        counts = self._said(
+            "how many transactions there are", lambda one: one.ethereum.transaction_count(self._account)
+        )
+        highest = sorted(counts, reverse=True)
+        return next((count for many, count in enumerate(highest, 1) if self._chain.is_majority(many)), None)
 
     def user(self, nonce: int, ours: Collection[bytes]) -> bytes | None:
         """Hash of the transaction that used a nonce of the account for good, LONG_AGO, or None: none has (yet), or it cannot be told.
@@ -112,7 +92,7 @@ class Finality:
 
         def question(one: Chain) -> bytes | None:
             try:
-                number = self._used_in(one, nonce, one.block_number() - self.depth)
+                number = self._used_in(one, nonce)
             except _Forgotten:
                 return self._landed_long_ago(one, ours)
             found = None if number is None else self._block(one, number, full=True)
@@ -177,8 +157,8 @@ class Finality:
         found: Mapping[str, Any] | None = one.ethereum.request(method, *params)
         return found if found is not None and quantity(found["number"]) == number else None
 
-    def _used_in(self, one: Chain, nonce: int, last: int) -> int | None:
-        """The block that a nonce was used in, as the counts have it; None where it is not used in any up to `last`."""
+    def _used_in(self, one: Chain, nonce: int) -> int | None:
+        """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
 
         refused: dict[int, RpcRefusal] = {}
 
@@ -189,6 +169,7 @@ class Finality:
                 refused[number] = error
                 return False
 
+        last = one.block_number() - self.depth
         if last < 0 or not is_used(last):
             return None
         newest, stride, first = last, 1, last - 1

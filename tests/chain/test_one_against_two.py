@@ -158,7 +158,7 @@ def test_a_count_that_is_too_high_stops_no_key_for_good(
     assert deposits(world, key.address) == 2
 
 
-def test_a_new_journal_believes_no_count_of_one_that_it_cannot_prove(
+def test_a_new_journal_believes_no_count_of_one(
     world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], both: Chain, key: Key
 ) -> None:
     faulty.fault = counting(world, 1)

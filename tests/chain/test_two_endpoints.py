@@ -124,17 +124,6 @@ def test_where_a_deed_seems_to_have_failed_nobody_waits_for_a_deadline(
     assert deposits(world, key.address) == 1
 
 
-def test_where_a_command_sent_meanwhile_the_service_goes_on_from_what_is_proven(
-    world: World, halved: Chain, key: Key
-) -> None:
-    """By the last transaction there is: the account has signed it."""
-    service, command = Sender(halved, key, begun(world, key), SendLimits(deadline=20)), Sender(world.chain, key)
-    for _ in range(3):
-        command.send(world.chain.transfer_tokens(world.owner.key.address, 1))
-    service.send(halved.deposit(key.address, TOKEN), name="deed")
-    assert deposits(world, key.address) == 1
-
-
 def test_what_a_single_endpoint_does_not_answer_is_no_count(world: World, faulty: FaultyEndpoint, key: Key) -> None:
     asked: list[str] = []
 
