@@ -63,8 +63,11 @@ def test_what_a_command_that_hangs_had_printed_is_told(
     assert failed.value.hint == hint
 
 
-def test_why_a_policy_could_not_be_made_is_told_at_once(swarm: Callable[[str, float], Swarm]) -> None:
+def test_why_a_policy_could_not_be_made_is_told_at_once(
+    swarm: Callable[[str, float], Swarm], monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = swarm("echo no environment is called sums here >&2; exit 3", 1.0)
+    monkeypatch.setattr(swarm_module, "COMMAND_SECONDS", 60.0)  # which it does not wait for
     with ThreadPoolExecutor(1) as pool, pytest.raises(CommandFailed, match="no environment is called sums here"):
         broken._await_weights(pool.submit(broken._make_policy))
 
