@@ -84,12 +84,13 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
 
 
 def _has_no_say(chain: Chain, other: Chain, transaction: Mapping[str, Any]) -> bool:
-    """Of two endpoints, whether the other one is gone, or answers, and fails at this question once more."""
-    if len(chain.singles) != 2 or chain.provider.is_gone(other.place):
-        return len(chain.singles) == 2
+    """Of two endpoints, whether the other one is gone, or fails at this question once more and answers another one."""
+    if len(chain.singles) != 2:
+        return False
+    if chain.provider.is_gone(other.place):
+        return True
     try:
         with other.errors("estimating gas"):
-            other.block_number()
             other.ethereum.estimate_gas(transaction)
     except RpcUnavailable:
         return _answers(other)

@@ -125,9 +125,8 @@ class Sender:
         self._asker = ""
         self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
-        self._late: dict[
-            int, float
-        ] = {}  # when those were given up for a while whose nonce is used, nobody can tell by what
+        # monotonic seconds when those were last given up, by number, whose nonce is used, and nobody can tell by what
+        self._late: dict[int, float] = {}
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
     def close(self) -> None:
@@ -336,7 +335,7 @@ class Sender:
     @property
     def _too_few(self) -> bool:
         """Whether so many endpoints have been silent for a minute that no majority can tell what became of a transaction."""
-        return 2 * len(self.chain.provider.gone()) >= len(self.chain.singles)
+        return not self.chain.is_majority(len(self.chain.singles) - len(self.chain.provider.gone()))
 
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
         instead = self._instead(self.chain.provider.gone())

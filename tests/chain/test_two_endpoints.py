@@ -11,10 +11,15 @@ from swarm.faulty_endpoint import Drop, FaultyEndpoint, Refuse, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
-from protocol.chain.sender import SendLimits
-from protocol.errors import InsufficientFunds, RpcUnavailable
+from protocol.chain.endpoints import Endpoints
+from protocol.chain.sender import SendLimits, Sent
+from protocol.chain.transaction_log import Transaction
+from protocol.chain.transport import Failed, RpcTransport
+from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits
+from tests.chain.test_told import Killed, die
+from tests.clock import VirtualClock
 
 _BEHIND = 300
 
@@ -154,3 +159,57 @@ def test_one_that_fails_at_what_would_revert_alone_keeps_no_contracts_no_from_be
     chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
     with pytest.raises(InsufficientFunds, match="ERC20InsufficientBalance"):
         Sender(chain, key).send(chain.transfer_tokens(world.owner.key.address, 10**9 * TOKEN))
+
+
+def test_what_nobody_can_tell_of_is_waited_for_once_where_its_nonce_is_used(
+    world: World, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Sender(world.chain, key, begun(world, key), SendLimits(deadline=1))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Sender, "_finish", die)
+        service.send(world.chain.deposit(key.address, TOKEN), name="deed/0")
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))  # with its nonce
+    monkeypatch.setattr("protocol.chain.finality.Finality.user", lambda *_: None)
+    waited: list[str] = []
+    finish = Sender._finish
+
+    def counted(self: Sender, transaction: Transaction, **options: Any) -> Sent:
+        waited.append(str(transaction.name))
+        return finish(self, transaction, **options)
+
+    monkeypatch.setattr(Sender, "_finish", counted)
+    for number in (1, 2):
+        service.send(world.chain.deposit(key.address, TOKEN), name=f"deed/{number}")
+    assert deposits(world, key.address) == 2
+    assert waited == ["deed/0", "deed/1", "deed/2"]
+    with pytest.raises(DeadlineExceeded):
+        service.send(world.chain.deposit(key.address, TOKEN), name="deed/0")
+
+
+def test_one_that_hangs_is_silent_once_it_has_had_its_whole_time_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given = VirtualClock(), list[float]()
+
+    def post(_: object, url: str, body: Any, *, seconds: float, **__: object) -> Any:
+        if url == "http://1":
+            given.append(seconds)
+            raise Failed("no answer", "timeout")
+        return {"jsonrpc": "2.0", "id": 0, "result": "0x1"}, 0.0
+
+    monkeypatch.setattr(RpcTransport, "post", post)
+    endpoints = Endpoints(["http://0", "http://1"], timeout=10.0, clock=clock)
+
+    def ask() -> None:
+        endpoints.give_time(1)
+        with suppress(RpcUnavailable):
+            endpoints.ask_one(1, "eth_chainId", [])
+
+    endpoints.ask_one(0, "eth_chainId", [])  # the two are compared then, and one hangs
+    assert given == [10]
+    ask()
+    clock.sleep(12)
+    ask()
+    assert not endpoints.is_silent(1, 10), "it may just be slow"
+    clock.sleep(9)
+    ask()
+    assert endpoints.is_silent(1, 10)
+    assert given == [10, 2, 2, 10]
