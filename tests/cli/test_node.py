@@ -300,7 +300,7 @@ def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> 
     ref = world.submit(contributor.key("node"), 0, sequence, os.urandom(32), units)
     kept = SubmissionLog(contributor.home.data / "submissions.sqlite")
     submission = ref.submission_id(world.run)
-    kept.add(ref, submission, units, int(time.time()))
+    kept.add(ref, submission, units, world.chain.block().time)
     kept.advance(submission, states.COMMITTED)
     kept.close()
     return ref
