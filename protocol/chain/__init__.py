@@ -12,7 +12,7 @@ ahead.py      what a turn will ask, asked before it
 reverts.py    contract errors → our error tree              cases.py      cases against a seat
 ring.py       when units can be claimed
 vouchers.py   the pay of validators                         faucet.py     development tokens
-settings.py   where it is, what a transaction may cost
+settings.py   where it is, what a transaction may cost      bounded.py    connections on which an answer ends in time
 deviations.py what a policy lets each party gain and lose by not playing along
 The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
@@ -29,7 +29,7 @@ landing.py    receipts, wherever one is known             gas.py        what a t
 dropped.py    what was refused and may land all the same  look_back.py  whether what has landed stays
 pushing.py    hands it to the endpoints, and sorts what they refuse          signer.py   signs, at what it may cost
 deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
-leaves.py      leave to take tokens, and whose it is
+leaves.py      leave to take tokens, and whose it is         gaps.py     nonces that nothing uses
 agreement.py   whether all endpoints name the same contracts, before money goes there
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.

@@ -22,6 +22,7 @@ from eth_utils import keccak
 from protocol.chain.agreement import first_block
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
+from protocol.chain.gaps import NOTHING_GAS
 from protocol.chain.leaves import is_ours, spender_of, taking_back, to_take_back
 from protocol.chain.sender import Sender, SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
@@ -30,7 +31,6 @@ from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
-_NOTHING_GAS = 21_000
 _REMEMBERED_SECONDS = 86_400.0  # for which what landed and was told to nobody is not done again by the same command
 
 
@@ -89,7 +89,7 @@ class CommandSender(Sender):
             if self._landing.confirmed(transaction, anywhere=True) is not None:
                 continue
             doing = f"withholding leave from {spender}"
-            nothing = replace(transaction, doing=doing, target=self.key.address, data=b"", gas=_NOTHING_GAS)
+            nothing = replace(transaction, doing=doing, target=self.key.address, data=b"", gas=NOTHING_GAS)
             self._journal.renew(nothing, self._signer.instead(nothing, self._journal.attempts(transaction)[-1]))
 
     def _is_old(self, transaction: Transaction) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from eth_abi.codec import ABICodec
@@ -37,7 +37,7 @@ class _ExactBytes(BytesEncoder):
 
 
 class _ChecksumAddress(AddressDecoder):
-    decoder_fn = staticmethod(to_checksum_address)
+    decoder_fn = staticmethod(lru_cache(maxsize=4096)(to_checksum_address))  # the same few come again and again
 
 
 class _AnyText(StringDecoder):
@@ -110,7 +110,7 @@ class Functions:
         item = self._abi[name]
         inputs = [_type(one) for one in item["inputs"]]
         outputs = tuple(_type(one) for one in item["outputs"])
-        selector = _selector(f"{name}({','.join(inputs)})")
+        selector = _digest(f"{name}({','.join(inputs)})")[:4]
 
         def make(*arguments: object) -> Function:
             encoded = selector + CODEC.encode(inputs, arguments)
@@ -170,15 +170,15 @@ def creation(ethereum: Ethereum, abi: Sequence[Mapping[str, Any]], bytecode: str
 
 def _event(item: Mapping[str, Any]) -> EventType:
     places = [(one["name"], _type(one), one["indexed"]) for one in item["inputs"]]
-    topic = keccak(text=f"{item['name']}({','.join(kind for _, kind, _ in places)})")
+    topic = _digest(f"{item['name']}({','.join(kind for _, kind, _ in places)})")
     indexed = tuple((name, kind) for name, kind, is_indexed in places if is_indexed)
     plain = tuple((name, kind) for name, kind, is_indexed in places if not is_indexed)
     return EventType(item["name"], topic, indexed, plain)
 
 
-@cache
-def _selector(signature: str) -> bytes:
-    return keccak(text=signature)[:4]
+@cache  # of what the ABIs hold; each Chain has contracts of its own
+def _digest(signature: str) -> bytes:
+    return keccak(text=signature)
 
 
 def _type(item: Mapping[str, Any]) -> str:

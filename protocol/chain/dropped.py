@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from protocol.chain.finality import LONG_AGO, Finality
-from protocol.chain.transaction_log import DROPPED, VOID, Transaction, TransactionLog
+from protocol.chain.transaction_log import DROPPED, UNKNOWN, VOID, Transaction, TransactionLog
 
 log = logging.getLogger(__name__)
 
@@ -23,23 +23,22 @@ class DroppedTransactions:
         self._finality = finality
 
     def look(self, used: int) -> None:
-        """Finds out what became of those whose nonce is below `used`: one that has landed is pending again, for its receipt to be found."""
+        """Finds out what became of those whose nonce is below `used`: one that has landed is pending again, for its receipt to be found; one of which
+        nobody can tell any more is told as such when it is asked for."""
         past = [each for each in self._journal.dropped() if each.nonce < used]
         for nonce in sorted({each.nonce for each in past})[:_LOOKED_AT]:
             self._look_at([each for each in past if each.nonce == nonce])
 
     def _look_at(self, alike: list[Transaction]) -> None:
         """At those of one nonce."""
-        if any(self._journal.lost_its_nonce(each) for each in alike):
-            user: bytes | None = LONG_AGO
-        else:
-            hashes = set[bytes]().union(*map(self._journal.hashes, alike))
-            user = self._finality.user(alike[0].nonce, hashes)
+        is_lost = any(self._journal.lost_its_nonce(each) for each in alike)
+        hashes = set[bytes]().union(*map(self._journal.hashes, alike))
+        user = LONG_AGO if is_lost else self._finality.user(alike[0].nonce, hashes)
         for dropped in alike if user is not None else ():
             if user in self._journal.hashes(dropped):
                 self.landed(dropped)
             else:
-                self._journal.finish(dropped, VOID)
+                self._journal.finish(dropped, UNKNOWN if user == LONG_AGO and not is_lost else VOID)
 
     def using(self, transaction_hash: bytes) -> Transaction | None:
         """The dropped one of this hash, which used a nonce, now pending again; None where it is none of them."""

@@ -80,7 +80,7 @@ class Endpoints:
         self._endpoints = [RpcEndpoint(url) for url in urls]
         for url in urls:
             _ERRORS.add(0, endpoint=host_of(url), reason=_CONTRADICTED)
-        self._timeout = timeout
+        self.timeout = timeout
         self.clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
         self._doubts = Backoff(
@@ -326,8 +326,10 @@ class Endpoints:
     def _wait_for(self, endpoint: RpcEndpoint) -> None:
         """Waits until an endpoint may be asked again that said when. Raises Failed where that is longer than an answer may take."""
         seconds = self._held.left(endpoint.url)
-        if seconds > self._timeout:
-            endpoint.last_error = f"asks to be left alone for {seconds:.0f} s more"
+        if seconds > self.timeout:
+            endpoint.last_error, endpoint.is_busy = f"asks to be left alone for {seconds:.0f} s more", True
+            if endpoint.silent_since is None:  # it may have answered a part of what it was asked last
+                endpoint.silent_since = self.clock.monotonic()
             raise Failed(endpoint.last_error, "busy")
         if seconds:
             self.clock.sleep(seconds)
@@ -339,7 +341,7 @@ class Endpoints:
 
     def _note_failure(self, endpoint: RpcEndpoint, error: Failed) -> None:
         endpoint.last_error, endpoint.is_busy = str(error), error.reason == "busy"
-        if error.reason == "timeout" and self._patience(endpoint) == self._timeout:
+        if error.reason == "timeout" and self._patience(endpoint) == self.timeout:
             endpoint.hung = self.clock.monotonic()
         if endpoint.silent_since is None:
             endpoint.silent_since = self.clock.monotonic()
@@ -478,7 +480,7 @@ class Endpoints:
     def _patience(self, endpoint: RpcEndpoint) -> float:
         """Seconds that it may take for an answer."""
         is_needed = not self._has_hung(endpoint) or all(each.silent_since is not None for each in self._endpoints)
-        return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)
+        return self.timeout if is_needed else min(self.timeout, _SILENT_SECONDS)
 
     def _has_hung(self, endpoint: RpcEndpoint) -> bool:
         """Whether it has lately taken the whole time in vain, and answered nothing since."""

@@ -25,7 +25,7 @@ Which = int | str
 """A block: its number, or "latest"."""
 _QUANTITY = re.compile("0x[0-9a-fA-F]+")
 _QUANTITY_CHARS = 66  # "0x" and 256 bits
-_ORDINAL_BITS = 62  # of a block's number or time: no chain will have more, and no database takes them
+_ORDINAL_BITS = 62  # of a block's number or time, or a nonce: no chain will have more, and no database takes them
 _CALL, _ESTIMATE = "eth_call", "eth_estimateGas"
 
 
@@ -155,7 +155,7 @@ class Ethereum:
     def transaction_count(self, account: str, which: Which = "latest") -> int:
         """Transactions that an account has sent up to a block: its next nonce there."""
         method, params = account_count(account, which)
-        return quantity(self.request(method, *params))
+        return ordinal(self.request(method, *params))
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """None where the endpoint knows of none."""
@@ -225,10 +225,10 @@ def quantity(value: object) -> int:
 
 
 def ordinal(value: object) -> int:
-    """The number or the time of a block. Raises ValueError for anything else."""
+    """The number or the time of a block, or a count of transactions. Raises ValueError for anything else."""
     found = quantity(value)
     if found.bit_length() > _ORDINAL_BITS:
-        raise ValueError(f"{str(value)[:80]!r} is no block's number or time")
+        raise ValueError(f"{str(value)[:80]!r} is no number or time of a block, and no count")
     return found
 
 

@@ -29,6 +29,7 @@ T = TypeVar("T")
 LONG_AGO = b"long ago"
 """In place of a hash: something used a nonce so long ago that no endpoint shows what, and no receipt of ours is there (any more)."""
 _KEPT_BLOCKS = 64  # whose states any node has; most keep 128
+_ANSWERS = 4  # times the time for an answer that one of several endpoints has for a question that takes many
 
 
 class Landed(NamedTuple):
@@ -157,12 +158,24 @@ class Finality:
         found: Mapping[str, Any] | None = one.ethereum.request(method, *params)
         return found if found is not None and quantity(found["number"]) == number else None
 
+    def _until(self) -> float:
+        """Until when one of several endpoints may answer a question that takes many, by the clock of its deadlines."""
+        provider = self._chain.provider
+        return provider.clock.monotonic() + (
+            _ANSWERS * provider.timeout if len(self._chain.singles) > 1 else float("inf")
+        )
+
     def _used_in(self, one: Chain, nonce: int) -> int | None:
         """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
 
         refused: dict[int, RpcRefusal] = {}
+        until = self._until()
 
         def is_used(number: int) -> bool:
+            if (
+                self._chain.provider.clock.monotonic() > until
+            ):  # a head beyond all blocks takes a hundred answers, each a moment before it is late
+                raise RpcUnavailable(f"{one.rpc} takes too long to tell")
             try:
                 return one.ethereum.transaction_count(self._account, number) > nonce
             except RpcRefusal as error:  # mostly: it does not keep states of so long ago

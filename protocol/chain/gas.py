@@ -41,62 +41,85 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
     `least` itself, which suits a chain that asks less. `of_most`: the median of those within, the higher of two; the best one's was wrong before.
 
     Raises RpcRefusal where more than half of the endpoints say that the call would revert; of two one, where the other is gone, or answers, and fails at
-    this question time and again. Else RpcUnavailable where no endpoint gives an estimate.
+    this question time and again. Else RpcUnavailable where no endpoint gives an estimate. Who refuses in words that are not a contract's has not answered.
     """
-    problem, is_low, high = RpcUnavailable(f"{chain.rpc} did not answer"), False, 0
-    reverts: list[RpcRefusal] = []
-    failed: Chain | None = None
-    within: list[int] = []
+    said = _Estimates(chain, transaction, least, most)
     for one in chain.best:
+        said.ask(one)
+        if said.within and not of_most:
+            break
+    decides, other = False, said.failed
+    if said.reverts and other is not None and len(chain.singles) == 2:
+        decides = chain.provider.is_gone(other.place) or (said.fails_again(other) and _answers(other))
+    if said.within or said.high:
+        return sorted(said.within)[len(said.within) // 2] if said.within else said.high
+    if said.is_low:
+        return least
+    if said.reverts and not decides:
+        raise RpcUnavailable(
+            f"{said.problem}, and by another endpoint it would be refused: {_words(chain, said.reverts[0])}"
+        ) from said.problem
+    raise said.reverts[0] if said.reverts else said.problem
+
+
+class _Estimates:
+    """What endpoints say to one transaction."""
+
+    def __init__(self, chain: Chain, transaction: Mapping[str, Any], least: int, most: int) -> None:
+        self._chain, self._transaction, self._least, self._most = chain, transaction, least, most
+        self.within: list[int] = []
+        self.high = 0
+        self.is_low = False
+        self.reverts: list[RpcRefusal] = []
+        self.failed: Chain | None = None
+        """The last one that gave no answer, for the reason in `problem`."""
+        self.problem = RpcUnavailable(f"{chain.rpc} did not answer")
+
+    def ask(self, one: Chain) -> bool:
+        """Whether it answers. Raises RpcRefusal where with it more than half say that it would revert."""
         try:
-            with one.errors("estimating gas", passing=(RpcRefusal,)):
-                found = one.ethereum.estimate_gas(transaction)
+            with one.errors("estimating gas", passing=(EndpointsDisagree, _Reverts)):
+                found = _estimate_of(one, self._transaction)
         except EndpointsDisagree:
             raise
-        except RpcRefusal as error:
-            reverts.append(error)
-            if chain.is_majority(len(reverts)):
-                raise reverts[0] from None
-            log.warning("%s says that this would be refused: %s", one.rpc, str(error)[:200])
-            continue
+        except _Reverts as error:
+            self.reverts.append(error.refusal)
+            if self._chain.is_majority(len(self.reverts)):
+                raise self.reverts[0] from None
+            log.warning("%s says that this would be refused: %s", one.rpc, str(error.refusal)[:200])
+            return True
         except RpcUnavailable as error:
-            problem, failed = error, one
-            continue
-        if least <= found <= most:
-            within.append(found)
-            if not of_most:
-                break
-        elif found > most:
-            high = high or found
-            log.warning("%s estimates %d gas, and at most %d are wanted", one.rpc, found, most)
+            self.problem, self.failed = error, one
+            return False
+        if self._least <= found <= self._most:
+            self.within.append(found)
+        elif found > self._most:
+            self.high = self.high or found
+            log.warning("%s estimates %d gas, and at most %d are wanted", one.rpc, found, self._most)
         else:
-            is_low = True
-            log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, least)
-    if within or high:
-        return sorted(within)[len(within) // 2] if within else high
-    if is_low:
-        return least
-    if reverts and not (failed and _has_no_say(chain, failed, transaction)):
-        raise RpcUnavailable(
-            f"{problem}, and by another endpoint it would be refused: {_words(chain, reverts[0])}"
-        ) from problem
-    raise reverts[0] if reverts else problem
-
-
-def _has_no_say(chain: Chain, other: Chain, transaction: Mapping[str, Any]) -> bool:
-    """Of two endpoints, whether the other one is gone, or fails at this question once more and answers another one."""
-    if len(chain.singles) != 2:
-        return False
-    if chain.provider.is_gone(other.place):
+            self.is_low = True
+            log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, self._least)
         return True
+
+    def fails_again(self, one: Chain) -> bool:
+        """Whether one that gave no answer gives none again, and none in words either: who says that it is busy will have one later."""
+        return not self.ask(one) and not isinstance(self.problem.__cause__, RpcRefusal)
+
+
+class _Reverts(Exception):
+    def __init__(self, refusal: RpcRefusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+def _estimate_of(one: Chain, transaction: Mapping[str, Any]) -> int:
+    """Raises _Reverts where a contract says no, RpcRefusal where the endpoint does."""
     try:
-        with other.errors("estimating gas"):
-            other.ethereum.estimate_gas(transaction)
-    except RpcUnavailable:
-        return _answers(other)
-    except MurmurationError:  # it says the same by now
-        return True
-    return False
+        return one.ethereum.estimate_gas(transaction)
+    except RpcRefusal as error:
+        if error.revert is None:
+            raise
+        raise _Reverts(error) from error
 
 
 def _answers(one: Chain) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from protocol.chain.ethereum import (
     nonce_of,
 )
 from protocol.chain.finality import LONG_AGO, Finality
+from protocol.chain.gaps import NonceGaps, is_filling
 from protocol.chain.landing import Landing
 from protocol.chain.look_back import LookBack, landing_of
 from protocol.chain.pushing import Pushed, Refusal, push
@@ -47,6 +48,7 @@ from protocol.chain.transaction_log import (
     MINED,
     PENDING,
     SETTLED,
+    UNKNOWN,
     VOID,
     Attempt,
     Content,
@@ -57,6 +59,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import (
     ChainError,
     DeadlineExceeded,
+    FeeTooHigh,
     InsufficientFunds,
     RpcUnavailable,
     TransactionReverted,
@@ -77,6 +80,7 @@ _MAY_LAND = "it may still land; the journal knows it"
 _ALONE_SECONDS = 10.0
 """After which an earlier transaction is left that one endpoint alone shows in the chain, or that all refuse."""
 _LATE_SECONDS = 600.0  # until the like is waited for again
+_LATE_AT_ONCE = 8  # transactions that are late, per call
 _FAILED = 16  # of the newest failures, among which the same call is looked for
 _DOUBTED_SECONDS = 3600.0  # after a failure, in which the median of estimates is taken
 
@@ -125,7 +129,7 @@ class Sender:
         self._asker = ""
         self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
-        # monotonic seconds when those were last given up, by number, whose nonce is used, and nobody can tell by what
+        # monotonic seconds until when those are not looked at, by number, of which nobody could tell what became of them
         self._late: dict[int, float] = {}
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
@@ -147,6 +151,10 @@ class Sender:
         return DroppedTransactions(self._journal, self._finality)
 
     @cached_property
+    def _gaps(self) -> NonceGaps:
+        return NonceGaps(self._journal, self._signer, self.key.address)
+
+    @cached_property
     def _finality(self) -> Finality:
         depth = self._limits.depth
         return Finality(self.chain, self.key.address, networks.depth(self.chain.chain_id) if depth is None else depth)
@@ -160,6 +168,8 @@ class Sender:
         with self._lock, self.ahead(call):
             self._recover(lambda transaction: self._is(transaction, call, name))
             known = self._earlier(call, name)
+            if known is not None and known.state == UNKNOWN:
+                raise self._give_up(known)
             transaction = known or self._begin(call, name)
             if transaction.state in (MINED, SETTLED):
                 sent = self._result(transaction, self._landing.known(transaction))
@@ -249,8 +259,22 @@ class Sender:
                 hint="try again in a minute",
             )
         draft, attempt = self._draft(call, dropped.name, dropped.nonce)
+        self._fill_gaps(dropped.nonce)
         self._journal.renew(taken := replace(draft, id=dropped.id), attempt)
         return taken
+
+    def _fill_gaps(self, nonce: int) -> list[Transaction]:
+        """Sends something with each nonce below this one that nothing uses, as most endpoints have it; returns it."""
+        used = self._finality.count()
+        filling = self._gaps.fill(used, nonce) if used is not None else []
+        for transaction in filling:
+            self._keep_filling(transaction)
+        return filling
+
+    def _keep_filling(self, transaction: Transaction) -> None:
+        if self._gaps.is_needed(transaction, self._finality.count() or 0):
+            with suppress(_NoReceipt, _UnknownOutcome, _Filled):
+                self._push(transaction, everywhere=True)
 
     def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
         with self.chain.errors(call.doing):
@@ -274,9 +298,10 @@ class Sender:
             f"{doing}: {self.key.address} cannot pay the gas", hint=f"send some ETH to {self.key.address}"
         )
 
-    def _finish(self, transaction: Transaction, *, fresh: bool = False, waits: bool = True) -> Sent:
-        """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `waits`: also until it is
-        sure that it failed; else one that failed as far as is known raises _NoReceipt at once, for its nonce is used."""
+    def _finish(self, transaction: Transaction, *, fresh: bool = False, patience: float | None = None) -> Sent:
+        """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `patience`: seconds after which one that
+        too few endpoints show, or that all refuse, is left; and one that failed as far as is known raises _NoReceipt at once, for its nonce is
+        used. None: waits for all of this, too."""
         begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(
@@ -291,13 +316,13 @@ class Sender:
                     pushed = self._push(transaction, everywhere=not fresh)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
+                    fresh = pushed.nonce != transaction.nonce
                     transaction = pushed
-                fresh = False
             if landed is not None and (landed.succeeded or self._has_failed(landed)):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
             waited = self._clock.monotonic() - begun
-            if (problem := self._problem(transaction, landed, waited, waits=waits)) is not None:
+            if (problem := self._problem(transaction, landed, waited, patience)) is not None:
                 raise problem
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
@@ -308,7 +333,7 @@ class Sender:
         return outcome is not None and not outcome.succeeded
 
     def _problem(
-        self, transaction: Transaction, failed: TransactionReceipt | None, waited: float, *, waits: bool
+        self, transaction: Transaction, failed: TransactionReceipt | None, waited: float, patience: float | None
     ) -> RpcUnavailable | DeadlineExceeded | None:
         """Why a transaction that has not succeeded is not waited for any longer, `waited` seconds being enough. `failed`: its receipt."""
         is_late = waited > self._limits.deadline
@@ -316,17 +341,21 @@ class Sender:
             _TRANSACTIONS.add(outcome="late")
         if failed is not None:
             said = "it seems to have failed, in a block that is not sure yet"
-            return self._no_receipt(transaction, said) if is_late or not waits or self._too_few else None
-        if not is_late and (waits or waited < _ALONE_SECONDS):
+            return self._no_receipt(transaction, said) if is_late or patience is not None or self._too_few else None
+        if not is_late and (patience is None or waited < patience):
             return None
-        hashes = self._journal.hashes(transaction)
-        if is_late and self._finality.user(transaction.nonce, hashes) in hashes:
-            return self._no_receipt(transaction, "it is in the chain, and no endpoint shows whether it succeeded")
         if self._landing.anywhere(transaction) is not None:
             return self._no_receipt(transaction, "by some endpoints it is in the chain, and too few others show it")
         if not is_late and not self._refusal:
             return None
+        hashes = self._journal.hashes(transaction)
+        if is_late and self._finality.user(transaction.nonce, hashes) in hashes:
+            return self._no_receipt(transaction, "it is in the chain, and no endpoint shows whether it succeeded")
         said = f"; an endpoint says: {self._refusal[:200]}" if self._refusal else ""
+        if is_late:
+            with suppress(RpcUnavailable, FeeTooHigh, InsufficientFunds):
+                if filling := self._fill_gaps(transaction.nonce):
+                    said += f"; nothing used nonce {filling[0].nonce} before it, which is being filled"
         return DeadlineExceeded(
             f"{transaction.doing}: not mined within {min(waited, self._limits.deadline):.0f} s{said}",
             hint=_MAY_LAND,
@@ -336,6 +365,14 @@ class Sender:
     def _too_few(self) -> bool:
         """Whether so many endpoints have been silent for a minute that no majority can tell what became of a transaction."""
         return not self.chain.is_majority(len(self.chain.singles) - len(self.chain.provider.gone()))
+
+    def _give_up(self, transaction: Transaction) -> _UnknownOutcome:
+        """What nobody can tell of any more. Whoever asked is told, so that the same is another deed from now on."""
+        self._journal.finish(transaction, VOID)
+        return _UnknownOutcome(
+            f"{transaction.doing}: nonce {transaction.nonce} was used long ago, and no endpoint shows what used it: it may have been done",
+            hint="look whether it was done before you do it again",
+        )
 
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
         instead = self._instead(self.chain.provider.gone())
@@ -356,15 +393,16 @@ class Sender:
                 newest = self._replace(transaction, newest)
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
             self._refusal = "" if said.taken else self._refusal
-            return self._refused(transaction, newest, said) if said.is_refused else transaction
-        except (_Refused, _UnknownOutcome, _NoReceipt):
+            return self._refused(transaction, newest, said, is_first=not everywhere) if said.is_refused else transaction
+        except (_Refused, _UnknownOutcome, _NoReceipt, _Filled):
             raise
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
         return transaction
 
-    def _refused(self, transaction: Transaction, attempt: Attempt, said: Pushed) -> Transaction:
-        """What follows where most endpoints that answer do not take a raw transaction."""
+    def _refused(self, transaction: Transaction, attempt: Attempt, said: Pushed, *, is_first: bool) -> Transaction:
+        """What follows where most endpoints that answer do not take a raw transaction. `is_first`: it was never sent before with this nonce, so what
+        used that long ago is something else."""
         doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
         gone = len(self.chain.provider.gone())
         if (
@@ -375,30 +413,26 @@ class Sender:
             self._drop(transaction)
         if said.of(Refusal.USED):
             user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
-            if user == LONG_AGO:
-                self._journal.finish(transaction, VOID)
-                raise _UnknownOutcome(
-                    f"{doing}: nonce {transaction.nonce} was used long ago, and no endpoint shows what used it: it may have been done",
-                    hint="look whether it was done before you do it again",
-                )
+            if user == LONG_AGO and not is_first:
+                raise self._give_up(transaction)
             if user is not None and user not in self._journal.hashes(transaction):
                 return self._renew(transaction, user)
             if user is None and self._too_few and self._landing.confirmed(transaction, anywhere=True) is None:
                 raise self._no_receipt(
                     transaction, "its nonce seems to be used, and too few endpoints are there to tell by what"
                 )
-        if said.mostly(Refusal.CHEAP):
-            self._replace(transaction, attempt)
-        elif said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:
+        if said.mostly(Refusal.CHEAP) and self._replace(transaction, attempt) is not attempt:
+            return transaction
+        if said.mostly(Refusal.SMALL) and (enlarged := self._enlarge(transaction, attempt)) is not None:
             return enlarged
-        elif self.chain.is_majority(said.of(Refusal.SMALL)):
+        if self.chain.is_majority(said.of(Refusal.SMALL)):
             error = said.refusals[Refusal.SMALL][0]
             raise _Refused(
                 f"{doing}: the endpoints refuse the transaction: {str(error)[:200]}", hint=_MAY_LAND
             ) from error
-        else:  # for a moment, or for good, and one that says so may have taken it
-            vague = (said.refusals[kind][0] for kind in (Refusal.OTHER, Refusal.SMALL) if said.mostly(kind))
-            self._refusal = next(map(str, vague), self._refusal)
+        # for a moment, or for good, and one that says so may have taken it
+        words = (said.refusals[kind][0] for kind in Refusal if kind is not Refusal.USED and said.mostly(kind))
+        self._refusal = next(map(str, words), self._refusal)
         return transaction
 
     def _is_paid(self, attempt: Attempt, transaction: Transaction) -> bool:
@@ -442,7 +476,10 @@ class Sender:
         """Something else used the nonce: nothing signed before can land any more. The journal keeps it all the same."""
         if (landed := self._dropped.using(user)) is not None:
             self._look_back.look_at(landed)
-        self._used = self._count()
+        if is_filling(transaction):
+            self._journal.finish(transaction, VOID)
+            raise _Filled(f"nonce {transaction.nonce} was used by something else")
+        self._used = max(self._count(), self._finality.count() or 0)  # the best endpoint named one too low
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
         renewed = replace(transaction, nonce=nonce)
@@ -477,29 +514,48 @@ class Sender:
         self._used = self._count()
         self._look_back.look(self._used)
         self._dropped.look(self._nonce())
-        begun = self._journal.pending()
+        begun, patience = self._journal.pending(), _ALONE_SECONDS
+        passed_over = self._passed_over([each for each in begun if not is_asked(each)])
         for transaction in begun:
-            given_up = self._late.get(transaction.id, -_LATE_SECONDS)
-            if not is_asked(transaction) and self._clock.monotonic() - given_up < _LATE_SECONDS:
+            if transaction.id in passed_over:
                 continue
+            if is_filling(transaction):
+                self._keep_filling(transaction)
+                continue
+            asked = is_asked(transaction)
             try:
-                self._finish(transaction, waits=False)
+                self._finish(transaction, patience=0.0 if transaction.id in self._late and not asked else patience)
             except (TransactionReverted, InsufficientFunds) as error:
-                if transaction.id in {each.id for each in self._journal.pending()}:
+                if self._journal.again(transaction).state == PENDING:
                     raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
             except _UnknownOutcome as error:
-                if is_asked(transaction):
+                if asked:
                     raise
+                self._journal.finish(transaction, UNKNOWN)
                 log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
+                self._late[transaction.id], patience = (
+                    self._clock.monotonic(),
+                    0.0,
+                )  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
-                if is_asked(transaction) or transaction.nonce >= (self._finality.count() or 0):
+                if asked or transaction.nonce >= (self._finality.count() or 0):
                     raise
-                self._late[transaction.id] = self._clock.monotonic()
+                self._late[transaction.id] = self._clock.monotonic() + _LATE_SECONDS
                 log.warning("%s; its nonce is used, so nothing waits behind it", error)
+            except RpcUnavailable as error:
+                if asked or self._journal.again(transaction).state != FAILED:
+                    raise
+                log.warning("recovered transaction failed: %s", error)
         return begun
+
+    def _passed_over(self, begun: list[Transaction]) -> set[int]:
+        """Of those that nobody asks for now, by number, the ones of a used nonce that are late, and were looked at lately, or are too many."""
+        late = [each for each in begun if each.id in self._late and each.nonce < self._used]
+        resting = [each for each in late if self._clock.monotonic() < self._late[each.id]]
+        return {each.id for each in (*resting, *late[_LATE_AT_ONCE:])}
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -544,6 +600,10 @@ class _NoReceipt(RpcUnavailable):
 
 class _UnknownOutcome(RpcUnavailable):
     """Whether a transaction has landed can not be known any more. It is given up, and nothing of it can land now."""
+
+
+class _Filled(RpcUnavailable):
+    """Something else used the nonce that was to be filled."""
 
 
 class _Refused(RpcUnavailable):

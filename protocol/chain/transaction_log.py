@@ -19,8 +19,9 @@ from protocol.errors import LockHeld
 
 PENDING, MINED, SETTLED, FAILED = "pending", "mined", "settled", "failed"
 """States: may still land; landed and did what it should; the same, where no reorg reaches; landed and reverted."""
-DROPPED, VOID = "dropped", "void"
-"""Refused for want of gas money, and may land all the same (dropped.py); will never land, for something else used its nonce."""
+DROPPED, UNKNOWN, VOID = "dropped", "unknown", "void"
+"""Refused for want of gas money, and may land all the same (dropped.py); landed or not, which can not be known any more, and whoever asked is to be
+told so; will never land, for something else used its nonce."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
@@ -236,6 +237,12 @@ class TransactionLog:
             query = "SELECT 1 FROM transactions WHERE nonce = ? AND id != ? AND state IN (?, ?)"
             row = (transaction.nonce, transaction.id, SETTLED, FAILED)
             return self._db.execute(query, row).fetchone() is not None
+
+    def holds(self, nonce: int) -> bool:
+        """Whether something that was signed with a nonce uses it, or may."""
+        with self._mutex:
+            query = "SELECT 1 FROM transactions WHERE nonce = ? AND state NOT IN (?, ?)"
+            return self._db.execute(query, (nonce, DROPPED, VOID)).fetchone() is not None
 
     def next_nonce(self) -> int:
         """The one after the highest that was given out and may be used, or is."""

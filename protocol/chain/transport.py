@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from traceback import extract_tb
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import requests
+import urllib3
+from urllib3 import HTTPConnectionPool
 
 from protocol import canonical
+from protocol.chain import bounded
 from protocol.errors import Malformed
 from protocol.http_url import secrets_of
 
@@ -53,37 +56,30 @@ class RpcTransport:
     """Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
-        self._settings: dict[str, dict[str, Any]] = {}
+        self._ways = _Ways()
 
     def post(self, url: str, body: object, *, seconds: float, cap: int, now: float) -> tuple[Any, float]:
         """(the JSON that an endpoint answers with, whatever it says; the seconds of its Retry-After, 0 without). `now` is Unix time.
         Raises Failed."""
         until = time.monotonic() + seconds
         try:
-            with self._session().post(
-                url,
-                data=json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
-                timeout=seconds,
-                **self._environment(url),
-            ) as response:
+            with bounded.within(seconds), self._ways.to(url).post(json.dumps(body).encode(), seconds) as response:
                 parts, size = [], 0
-                for part in response.iter_content(1 << 16):
+                for part in response.stream(1 << 16):
                     size += len(part)
                     parts.append(part)
                     if size > cap:
                         raise Failed(f"answers with more than {cap} bytes", "oversized")
-                    if time.monotonic() > until:
-                        raise Failed(f"no whole answer within {seconds:g} s", "timeout")
-                status, rest = response.status_code, _seconds(response.headers.get("Retry-After"), now)
+                status, rest = response.status, _seconds(response.headers.get("Retry-After"), now)
                 if status >= 500 or status in (401, 403, 404, 429):
                     rest = rest if status in (429, 503) else 0.0
                     raise Failed(f"HTTP {status}", "busy" if status == 429 else "refused", rest=rest)
-        # What requests raises has the URL in it, and so would a traceback.
-        except requests.exceptions.Timeout:
-            raise Failed(f"no answer within {seconds:g} s", "timeout") from None
-        except (requests.exceptions.RequestException, OSError) as error:
+                if 300 <= status < 400:
+                    raise Failed(f"HTTP {status}: sends whoever asks elsewhere, and is not followed", "refused")
+        # What these libraries raise has the URL in it, and so would a traceback.
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            if _is_late(error) or time.monotonic() >= until:
+                raise Failed(f"no answer within {seconds:g} s", "timeout") from None
             from protocol.deadline import why
 
             raise Failed(f"no answer ({why(error)})", "unreachable") from None
@@ -92,19 +88,54 @@ class RpcTransport:
         except Malformed as error:
             raise Failed(str(error), "malformed") from error
 
-    def _session(self) -> requests.Session:
-        """One per thread: requests' sessions are not safe to share."""
-        if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
-            self._local.session.trust_env = False
-        session: requests.Session = self._local.session
-        return session
 
-    def _environment(self, url: str) -> dict[str, Any]:
-        """What the environment says of proxies and certificates, read once and not for every request."""
-        if url not in self._settings:
-            self._settings[url] = dict(requests.Session().merge_environment_settings(url, {}, True, None, None))
-        return self._settings[url]
+class _Ways(threading.local):
+    """To endpoints, by URL. Of one thread, so that a connection to each is enough."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Way] = {}
+
+    def to(self, url: str) -> _Way:
+        return self._of.get(url) or self._of.setdefault(url, _way(url))
+
+
+class _Way(NamedTuple):
+    connections: HTTPConnectionPool
+    path: str
+    headers: dict[str, str]
+
+    @contextmanager
+    def post(self, body: bytes, seconds: float) -> Iterator[urllib3.BaseHTTPResponse]:
+        """The answer as it comes."""
+        response = self.connections.urlopen(
+            "POST", self.path, body=body, headers=self.headers, timeout=seconds, retries=False, redirect=False,
+            assert_same_host=False, preload_content=False,
+        )  # fmt: skip
+        try:
+            yield response
+        finally:
+            response.close()  # what was read to its end has its connection kept
+
+
+def _way(url: str) -> _Way:
+    """What requests makes of a URL, of a user and a password in it, and of what the environment says of proxies and certificates; it would do so
+    anew for each request, in twice the time of the rest."""
+    session = requests.Session()
+    settings = session.merge_environment_settings(url, {}, True, None, None)
+    session.trust_env = False
+    request = session.prepare_request(requests.Request("POST", url, headers={"Content-Type": "application/json"}))
+    proxies, verify = settings["proxies"], settings["verify"]
+    adapter = bounded.Adapter(pool_connections=1, pool_maxsize=1)
+    connections = cast(HTTPConnectionPool, adapter.get_connection_with_tls_context(request, verify, proxies=proxies))
+    adapter.cert_verify(connections, url, verify, None)
+    headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
+    return _Way(connections, adapter.request_url(request, proxies), headers)
+
+
+def _is_late(error: Exception) -> bool:
+    """A refused connection is a late one to urllib3."""
+    late, unmade = urllib3.exceptions.TimeoutError, urllib3.exceptions.NewConnectionError
+    return isinstance(error, late) and not isinstance(error, unmade)
 
 
 def one(method: str, params: Sequence[Any]) -> dict[str, Any]:

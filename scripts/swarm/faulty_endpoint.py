@@ -9,7 +9,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import requests
+import urllib3
 
 
 class FaultyEndpoint:
@@ -21,6 +21,7 @@ class FaultyEndpoint:
         self.whole: Callable[[list[Any]], Any] = lambda answers: answers
         self.headers: dict[str, str] = {}
         self.upstream = upstream
+        self._connections = urllib3.connection_from_url(upstream, maxsize=16)
         self.requests = 0
         """Of HTTP."""
         self.asked: Counter[str] = Counter()
@@ -88,12 +89,14 @@ class FaultyEndpoint:
         return json.dumps(self.whole(answers)).encode()
 
     def _upstream(self, asked: dict[str, Any]) -> bytes:
-        return requests.post(self.upstream, json=asked, timeout=10).content
+        body, headers = json.dumps(asked).encode(), {"Content-Type": "application/json"}
+        return self._connections.urlopen("POST", "/", body=body, headers=headers, timeout=10, retries=False).data
 
     def close(self) -> None:
         self.released.set()
         self._server.shutdown()
         self._server.server_close()
+        self._connections.close()
 
 
 def _is_json(answer: bytes) -> bool:

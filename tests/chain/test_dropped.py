@@ -17,7 +17,8 @@ from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, SETTLED, VOID, Attempt, TransactionLog
 from protocol.errors import InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
-from tests.chain.paying import deposits, noted, sender
+from tests.chain.paying import begun, deposits, noted, sender
+from tests.chain.test_told import forgetful
 
 POOR = error(-32003, "insufficient funds for gas * price + value")
 
@@ -353,4 +354,35 @@ def test_nothing_is_given_up_that_something_already_waits_behind(
     assert [each.name for each in journal.pending()] == ["deposit/0", "deposit/1"]
     faulty.fault = lambda *_: None
     one.recover()
+    assert deposits(world, key.address) == 2
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_what_landed_so_long_ago_that_nobody_can_tell_is_told_once_and_not_repeated_unasked(
+    world: World, faulty: FaultyEndpoint, key: Key, is_named: bool
+) -> None:
+    """States and receipts are pruned at the only endpoint."""
+    world.anvil.request("anvil_mine", hex(200))
+    keeping = Keeping(world, faulty)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    one = Sender(chain, key, begun(world, key), SendLimits(deadline=8, depth=12))
+    deed, name = chain.deposit(key.address, TOKEN), "deed" if is_named else None
+    refused(one, deed, name)
+    keeping.publish()
+    landed = int(world.anvil.request("eth_blockNumber"), 16)
+    world.anvil.request("anvil_mine", hex(300))
+    forget = forgetful(world)
+
+    def pruned(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_getTransactionReceipt":
+            found = world.anvil.request(method, *params)
+            return result(None) if found and int(found["blockNumber"], 16) <= landed else None
+        return forget(method, params)
+
+    faulty.fault = pruned
+    one.send(chain.transfer_tokens(world.owner.key.address, 1))  # another deed is not told of it
+    with pytest.raises(RpcUnavailable, match="was used long ago"):
+        one.send(deed, name=name)
+    assert deposits(world, key.address) == 1
+    one.send(deed, name=name)  # whoever was told so, and asks again, wants it
     assert deposits(world, key.address) == 2

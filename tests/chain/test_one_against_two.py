@@ -290,3 +290,63 @@ def test_a_withdrawal_that_is_done_is_not_tried_again_because_it_estimates_one(
     again.close()
     with pytest.raises(InsufficientFunds):
         Sender(world.chain, key).send(once)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["liar first", "liar second"])
+def test_who_refuses_to_estimate_in_words_is_no_second_voice_for_a_revert(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key, is_first: bool
+) -> None:
+    """The third, which is honest, is asked, too."""
+    limited = error(-32016, "over rate limit")
+    faulty.fault = lambda method, _: REVERTS if method == "eth_estimateGas" else None
+    honest[0].fault = lambda method, _: limited if method == "eth_estimateGas" else None
+    two = [faulty.url, honest[0].url] if is_first else [honest[0].url, faulty.url]
+    chain = Chain([*two, honest[1].url], world.chain.runs.address, timeout=3)
+    Sender(chain, key, begun(world, key)).send(chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_a_count_that_is_too_low_makes_no_new_deed_one_that_may_have_been_done(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], both: Chain, key: Key
+) -> None:
+    """A wallet with the same key used some nonces, longer ago than endpoints keep states."""
+    world.anvil.request("anvil_mine", hex(200))
+    journal = begun(world, key)
+    low = world.chain.ethereum.transaction_count(key.address)
+    for _ in range(3):
+        Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
+    world.anvil.request("anvil_mine", hex(300))
+    for each in honest:
+        each.fault = forgetful(world)
+    faulty.fault = lambda method, params: result(hex(low)) if method == _COUNT and params[1] == "latest" else None
+    Sender(both, key, journal, SendLimits(deadline=8)).send(both.deposit(key.address, TOKEN), name="deed")
+    assert deposits(world, key.address) == 1
+    deed = journal.named("deed")
+    assert deed is not None and len(journal.attempts(deed)) == 2, "signed anew once, with the count of most"
+
+
+def test_one_that_names_a_head_beyond_all_blocks_and_answers_late_is_not_asked_for_ever(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
+) -> None:
+    """The honest ones cannot tell yet what used a nonce: no block stands on it."""
+    world.anvil.request("anvil_mine", "0x14")
+    journal, limits = begun(world, key), SendLimits(deadline=1, depth=3)
+    chain = Chain([*(each.url for each in honest), faulty.url], world.chain.runs.address, timeout=0.8)
+    one = Sender(chain, key, journal, limits)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Sender, "_finish", die)
+        one.send(chain.deposit(key.address, TOKEN), name="deed")
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
+
+    def fault(method: str, params: Any) -> bytes | None:
+        if method == "eth_blockNumber":
+            return result(hex(2**61))
+        if method == _COUNT and params[1] != "latest":
+            time.sleep(0.2)
+            return result(hex(10**6 if int(params[1], 16) > 2**20 + 12_345 else 0))
+        return None
+
+    faulty.fault = fault
+    (deed,) = journal.pending()
+    assert Finality(chain, key.address, 3).user(deed.nonce, ()) is None
+    assert 4 < faulty.asked[_COUNT] < 30, "of the hundred and twenty that such a head takes"

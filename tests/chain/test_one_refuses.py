@@ -19,7 +19,7 @@ from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import FAILED, Attempt, TransactionLog
 from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
-from tests.chain.paying import deposits, noted
+from tests.chain.paying import begun, deposits, noted
 
 REVERTS = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution reverted","data":"0x%s"}}' % (
     keccak(text="TooLate()")[:4].hex().encode()
@@ -253,3 +253,25 @@ def test_words_of_one_that_takes_it_later_are_not_told(
     finally:
         world.anvil.request("evm_setAutomine", True)
         world.anvil.request("evm_mine")
+
+
+def test_want_of_gas_money_is_told_though_one_of_three_refuses_in_other_words(
+    world: World, faulty: FaultyEndpoint, three: Chain, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an earlier deed that all refuse is left, so that the next one is told the same."""
+    for name, seconds in {"_RESEND_SECONDS": 0.2, "_ALONE_SECONDS": 0.4}.items():
+        monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
+    journal = begun(world, key)
+    had = world.chain.balance(key.address)
+    world.anvil.request("anvil_setBalance", key.address, "0x1")
+
+    def fault(method: str, _: object) -> bytes | None:
+        if method == "eth_getBalance":
+            return result(hex(had))
+        return error(-32000, "not now") if method == "eth_sendRawTransaction" else None
+
+    faulty.fault = fault
+    one = Sender(three, key, journal, SendLimits(deadline=2))
+    for number in range(2):
+        with pytest.raises(DeadlineExceeded, match=r"(?i)insufficient funds"):
+            one.send(three.deposit(key.address, TOKEN), name=f"deed/{number}")

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import Drop, FaultyEndpoint, Refuse, result
+from swarm.faulty_endpoint import Drop, FaultyEndpoint, Refuse, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
+from protocol.chain.ahead import AskedAhead
 from protocol.chain.endpoints import Endpoints
 from protocol.chain.sender import SendLimits, Sent
 from protocol.chain.transaction_log import Transaction
@@ -18,6 +19,7 @@ from protocol.chain.transport import Failed, RpcTransport
 from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits
+from tests.chain.test_one_refuses import REVERTS
 from tests.chain.test_told import Killed, die
 from tests.clock import VirtualClock
 
@@ -213,3 +215,82 @@ def test_one_that_hangs_is_silent_once_it_has_had_its_whole_time_twice(monkeypat
     ask()
     assert endpoints.is_silent(1, 10)
     assert given == [10, 2, 2, 10]
+
+
+def test_who_says_when_to_come_back_is_gone_after_a_minute_though_it_answered_a_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+
+    def post(_: object, url: str, body: Any, **__: object) -> Any:
+        if not isinstance(body, list):
+            return {"jsonrpc": "2.0", "id": 0, "result": "0x1"}, 0.0
+        busy = {"id": 1, "error": {"code": -32005, "message": "limit"}}
+        if url == "http://1":
+            return [{"id": 0, "result": None}, busy], 600.0
+        return [{"id": each["id"], "result": None} for each in body], 0.0
+
+    monkeypatch.setattr(RpcTransport, "post", post)
+    endpoints = Endpoints(["http://0", "http://1"], timeout=10.0, clock=clock)
+    endpoints.ask_one(0, "eth_chainId", [])
+    with endpoints.ahead(
+        AskedAhead(1, clock), [("eth_getTransactionReceipt", ["0x1"]), ("eth_getBlockByNumber", ["0x1", False])]
+    ):
+        pass
+    assert endpoints.gone() == []
+    for _ in range(8):
+        clock.sleep(10)
+        with suppress(RpcUnavailable):
+            endpoints.ask_one(1, "eth_chainId", [])
+    assert endpoints.gone() == ["http://1"]
+
+
+def test_what_one_of_two_does_not_confirm_is_waited_for_once(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is still indexing transactions."""
+    for name, seconds in {"_RESEND_SECONDS": 0.3, "_ALONE_SECONDS": 7.0}.items():
+        monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
+    journal = begun(world, key)
+    indexing = error(-32000, "transaction indexing is in progress")
+    faulty.fault = lambda method, _: indexing if method == "eth_getTransactionReceipt" else None
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    one = Sender(chain, key, journal, SendLimits(deadline=1))
+    for number in range(3):
+        with pytest.raises(RpcUnavailable, match="too few others show it"):
+            one.send(chain.deposit(key.address, TOKEN), name=f"deed/{number}")
+    patience: list[float | None] = []
+    finish = Sender._finish
+
+    def noted(self: Sender, transaction: Transaction, **options: Any) -> Sent:
+        patience.append(options.get("patience"))
+        return finish(self, transaction, **options)
+
+    monkeypatch.setattr(Sender, "_finish", noted)
+    with pytest.raises(RpcUnavailable):
+        one.send(chain.deposit(key.address, TOKEN), name="deed/3")
+    assert patience == [0.0, 0.0, 0.0, None]
+    again = Sender(chain, key, journal, SendLimits(deadline=1))
+    patience.clear()
+    again.recover()
+    assert patience == [7.0, 0.0, 0.0, 0.0], "of several only the first"
+    faulty.fault = lambda *_: None
+    again.recover()
+    assert deposits(world, key.address) == 4
+    assert not journal.pending()
+
+
+def test_of_two_one_that_refuses_in_words_keeps_a_revert_of_the_other_from_being_told_as_all(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    limited, good = error(-32016, "over rate limit"), FaultyEndpoint(world.anvil.rpc)
+    faulty.fault = lambda method, _: REVERTS if method == "eth_estimateGas" else None
+    good.fault = lambda method, _: limited if method == "eth_estimateGas" else None
+    chain = Chain([faulty.url, good.url], world.chain.runs.address, timeout=3)
+    one = Sender(chain, key, begun(world, key))
+    with pytest.raises(RpcUnavailable, match="over rate limit, and by another endpoint it would be refused"):
+        one.send(chain.deposit(key.address, TOKEN))
+    good.fault = lambda *_: None
+    one.send(chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+    good.close()
