@@ -1,21 +1,17 @@
-"""Several ranks that train together, for test_ranks.py: started by torchrun, `python -m tests.trainer.ranked FOLDER WHAT`, or
-WHAT,WHAT,... one after the other: to start the processes takes longer than any of it.
+"""Several ranks that train together, for test_ranks.py: started.py plays WHAT of it, or WHAT,WHAT,... one after the other.
 
-Rank 0 leads as the trainer does, and writes what it saw to FOLDER/result-SIZE.json; what the others saw is in the weights.
+Rank 0 leads as the trainer does, and writes what it saw to FOLDER/WHAT-SIZE.json; what the others saw is in the weights.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from tests.trainer import small
 from trainer.config import DeadlineSettings, KlSettings, LossSettings, OptimizerSettings, TrainSettings
@@ -192,8 +188,3 @@ def play(folder: Path, what: str, ranks: Ranks) -> None:
         found = SCENES[what](lead, folder, ranks)
         lead.end()
         (folder / f"{what}-{ranks.size}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2])

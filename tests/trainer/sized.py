@@ -1,4 +1,4 @@
-"""Two ranks that share one model, and what each of them takes for it: started by torchrun, `python -m tests.trainer.sized FOLDER SCENE`.
+"""Two ranks that share one model, and what each of them takes for it; started.py plays a scene in both.
 
 A scene is a dtype, or `read`: float32, and nothing is learned. Every rank writes what it saw to FOLDER/SCENE-RANK.json.
 """
@@ -6,7 +6,6 @@ A scene is a dtype, or `read`: float32, and nothing is learned. Every rank write
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,3 @@ def main(folder: Path, scene: str) -> None:
             learning = peak_bytes(lambda: steps.append(asdict(learner.learn(full_rows(ROWS, vocabulary), 1))))
             seen |= {"learning": learning, "steps": steps}
         (folder / f"{scene}-{ranks.rank}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2])

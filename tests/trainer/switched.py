@@ -1,11 +1,10 @@
-"""What the switches of the paper's presets do to an optimizer step, by one process or by ranks over gloo: started by torchrun,
-`python -m tests.trainer.switched FOLDER PRESET`. Rank 0 writes what it saw to FOLDER/PRESET-SIZE.json.
+"""What the switches of the paper's presets do to an optimizer step, by one process or by ranks over gloo, in which
+started.py plays it. Rank 0 writes what it saw to FOLDER/PRESET-SIZE.json.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -96,8 +95,3 @@ def main(folder: Path, name: str) -> None:
         found = look(Learner(folder / "model", settings(name), ranks))
         if ranks.leads:
             (folder / f"{name}-{ranks.size}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -30,10 +30,7 @@ def torchrun(
     size: int, folder: Path, what: str, *, code: int = 0, module: str = "tests.trainer.ranked"
 ) -> dict[str, Any]:
     """Runs a scene of ranked.py, or of another module; what rank 0 found, if it wrote it, or nothing where it is to fail."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
-        "-m", module, str(folder), what,
-    ]  # fmt: skip
+    command = [sys.executable, "-m", "tests.trainer.started", str(size), module, str(folder), what]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=False)
     if code:
