@@ -13,12 +13,12 @@ from typing import Any
 
 import hypothesis
 import pytest
-from filelock import FileLock
 from swarm.anvil import Anvil
 from swarm.tiny_run import TinyRun
 from swarm.world import World
 
 from protocol.resources import collect_seldom
+from tests.once import made_once
 
 # A shell starts background jobs with SIGINT ignored, and whatever the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -101,15 +101,8 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyRun]:
     """A spec and a tiny policy, shared by all tests that need a model."""
     from trainer.models.tiny import make_policy
 
-    mine = tmp_path_factory.getbasetemp()
-    shared = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "policy"
-
     def one_for_all_workers(file: Path, folder: Path, **how: Any) -> None:
-        with FileLock(shared.with_suffix(".lock")):
-            if not shared.exists():
-                make_policy(file, shared.with_suffix(".part"), **how)
-                shared.with_suffix(".part").rename(shared)
-        shutil.copytree(shared, folder)
+        shutil.copytree(made_once(tmp_path_factory, "policy", lambda part: make_policy(file, part, **how)), folder)
 
     run = TinyRun.create(tmp_path_factory.mktemp("run"), one_for_all_workers)
     yield run

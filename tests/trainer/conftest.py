@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.once import made_once
 from tests.trainer import small
 from tests.trainer.field import Field, open_field
 from trainer.config import TrainSettings
@@ -63,7 +66,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     file = folder / "run.toml"
     write_toml(file, tables, "A run of one task.")
-    policy = make_policy(file, folder / "policy", target=0.2, seed=0, announces=True)
+
+    def warm_up(part: Path) -> None:
+        policy = make_policy(file, part / "policy", target=0.2, seed=0, announces=True)
+        (part / "made.json").write_text(json.dumps(asdict(policy)))
+
+    found = made_once(tmp_path_factory, "policy-of-one-task", warm_up)
+    shutil.copytree(found / "policy", folder / "policy")
+    policy = MadePolicy(**json.loads((found / "made.json").read_text()))
     return Made(tables, file, folder / "policy", policy, runfile.complete(file, folder / "policy"))
 
 
