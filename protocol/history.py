@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from protocol import eprocess
@@ -76,8 +77,12 @@ class _Null:
 
     def by_alternative(self, sums: SumsByName, name: str) -> float:
         """Of its tokens and its proofs, in equal parts: who proves anew with the published weights betrays itself by tokens alone."""
-        of = (sums.get(tokens_by(name), Sums()), sums.get(proofs_by(name), Sums()))
-        return eprocess.combined([(0.5, eprocess.share(one, self.alternative)) for one in of])
+        return _in_equal_parts(sums.get(tokens_by(name), Sums()), sums.get(proofs_by(name), Sums()), self.alternative)
+
+
+@lru_cache(4096)  # of most alternatives nothing was measured, and of the others the same sums are weighed several times
+def _in_equal_parts(tokens: Sums, proofs: Sums, most: float) -> float:
+    return eprocess.combined([(0.5, eprocess.share(one, most)) for one in (tokens, proofs)])
 
 
 _SOFT = _Null(MARGINS_SOFT, SIDE_SOFT, ALTERNATIVE_SOFT)
