@@ -42,7 +42,10 @@ class Adapter(HTTPAdapter):
 
     def proxy_manager_for(self, proxy: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(proxy, **options)
-        _bound(manager)
+        if not proxy.lower().startswith(
+            "socks"
+        ):  # whose connections are of another kind, and whose answers are bounded by each read
+            _bound(manager)
         return manager
 
 

@@ -22,7 +22,7 @@ from eth_utils import keccak
 from protocol.chain.agreement import first_block
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
-from protocol.chain.gaps import NOTHING_GAS
+from protocol.chain.gaps import NOTHING_GAS, is_filling
 from protocol.chain.leaves import is_ours, spender_of, taking_back, to_take_back
 from protocol.chain.sender import Sender, SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
@@ -116,7 +116,8 @@ class CommandSender(Sender):
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
-        known = {each.id: each.doing for each in (*self._journal.pending(), *self._journal.untold())}
+        left = (*self._journal.pending(), *self._journal.untold())
+        known = {each.id: each.doing for each in left if not is_filling(each)}
         return [doing for number, doing in sorted(known.items()) if number not in self._found]
 
     def _earlier(self, call: Call, name: str | None) -> Transaction | None:

@@ -32,8 +32,8 @@ class DroppedTransactions:
     def _look_at(self, alike: list[Transaction]) -> None:
         """At those of one nonce."""
         is_lost = any(self._journal.lost_its_nonce(each) for each in alike)
-        hashes = set[bytes]().union(*map(self._journal.hashes, alike))
-        user = LONG_AGO if is_lost else self._finality.user(alike[0].nonce, hashes)
+        nonce = alike[0].nonce
+        user = LONG_AGO if is_lost else self._finality.user(nonce, self._journal.signed_with(nonce))
         for dropped in alike if user is not None else ():
             if user in self._journal.hashes(dropped):
                 self.landed(dropped)

@@ -262,6 +262,10 @@ class Endpoints:
         least = max(seconds, least)
         return endpoint.silent_since is not None and self.clock.monotonic() - endpoint.silent_since >= least
 
+    def is_busy(self, place: int) -> bool:
+        """Whether it said so when it last gave no answer."""
+        return self._endpoints[place].is_busy
+
     def give_time(self, place: int) -> None:
         """Lets an endpoint take the whole time again for its next answer, once in PATIENCE_SECONDS, or three times before it is gone."""
         endpoint, rest = self._endpoints[place], PATIENCE_SECONDS if self.is_gone(place) else PATIENCE_SECONDS / 3

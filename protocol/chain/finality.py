@@ -44,6 +44,8 @@ class Finality:
         self._chain = chain
         self._account = account.lower()
         self.depth = depth
+        self._searches: dict[tuple[int, int], dict[int, int]] = {}
+        """Counts of transactions by block, of an endpoint's place and a nonce, where its answers took too long for one look."""
 
     def is_young(self, block: int, newest: int) -> bool:
         """Whether a block is there that is not deep enough yet, so that nothing can follow from it."""
@@ -169,20 +171,22 @@ class Finality:
         """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
 
         refused: dict[int, RpcRefusal] = {}
-        until = self._until()
+        search = one.place, nonce
+        counts, until = self._searches.pop(search, {}), self._until()
 
         def is_used(number: int) -> bool:
-            if (
-                self._chain.provider.clock.monotonic() > until
-            ):  # a head beyond all blocks takes a hundred answers, each a moment before it is late
+            if number not in counts and self._chain.provider.clock.monotonic() > until:
+                self._searches[search] = counts  # the next look goes on from there
                 raise RpcUnavailable(f"{one.rpc} takes too long to tell")
             try:
-                return one.ethereum.transaction_count(self._account, number) > nonce
+                if number not in counts:
+                    counts[number] = one.ethereum.transaction_count(self._account, number)
+                return counts[number] > nonce
             except RpcRefusal as error:  # mostly: it does not keep states of so long ago
                 refused[number] = error
                 return False
 
-        last = one.block_number() - self.depth
+        last = max(counts) if counts else one.block_number() - self.depth
         if last < 0 or not is_used(last):
             return None
         newest, stride, first = last, 1, last - 1

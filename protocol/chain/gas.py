@@ -103,7 +103,9 @@ class _Estimates:
 
     def fails_again(self, one: Chain) -> bool:
         """Whether one that gave no answer gives none again, and none in words either: who says that it is busy will have one later."""
-        return not self.ask(one) and not isinstance(self.problem.__cause__, RpcRefusal)
+        if self.ask(one):
+            return False
+        return not isinstance(self.problem.__cause__, RpcRefusal) and not self._chain.provider.is_busy(one.place)
 
 
 class _Reverts(Exception):

@@ -168,16 +168,25 @@ class Sender:
         with self._lock, self.ahead(call):
             self._recover(lambda transaction: self._is(transaction, call, name))
             known = self._earlier(call, name)
-            if known is not None and known.state == UNKNOWN:
-                raise self._give_up(known)
             transaction = known or self._begin(call, name)
-            if transaction.state in (MINED, SETTLED):
-                sent = self._result(transaction, self._landing.known(transaction))
-            else:  # one that is pending still is in the chain, and its receipt was nowhere
-                again = self._take_up(transaction, call) if transaction.state == DROPPED else transaction
-                sent = self._finish(again, fresh=known is None)
+            try:
+                sent = self._carry_out(transaction, call, fresh=known is None)
+            except _UnknownOutcome:
+                self._journal.finish(
+                    transaction, VOID
+                )  # the last before whoever asked is told so: from now on the same is another deed
+                raise
             self._tell(transaction)
             return sent
+
+    def _carry_out(self, transaction: Transaction, call: Call, *, fresh: bool) -> Sent:
+        if transaction.state == UNKNOWN:
+            raise self._unknown(transaction)
+        if transaction.state in (MINED, SETTLED):
+            return self._result(transaction, self._landing.known(transaction))
+        # one that is pending still is in the chain, and its receipt was nowhere
+        again = self._take_up(transaction, call) if transaction.state == DROPPED else transaction
+        return self._finish(again, fresh=fresh)
 
     def _tell(self, transaction: Transaction) -> None:
         """Its sender is told that it is done: from now on the same is another deed, where it has no name."""
@@ -366,9 +375,9 @@ class Sender:
         """Whether so many endpoints have been silent for a minute that no majority can tell what became of a transaction."""
         return not self.chain.is_majority(len(self.chain.singles) - len(self.chain.provider.gone()))
 
-    def _give_up(self, transaction: Transaction) -> _UnknownOutcome:
-        """What nobody can tell of any more. Whoever asked is told, so that the same is another deed from now on."""
-        self._journal.finish(transaction, VOID)
+    def _unknown(self, transaction: Transaction) -> _UnknownOutcome:
+        """Of what nobody can tell any more. Whoever asks for it is told so before the same is another deed."""
+        self._journal.finish(transaction, UNKNOWN)
         return _UnknownOutcome(
             f"{transaction.doing}: nonce {transaction.nonce} was used long ago, and no endpoint shows what used it: it may have been done",
             hint="look whether it was done before you do it again",
@@ -414,7 +423,7 @@ class Sender:
         if said.of(Refusal.USED):
             user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
             if user == LONG_AGO and not is_first:
-                raise self._give_up(transaction)
+                raise self._unknown(transaction)
             if user is not None and user not in self._journal.hashes(transaction):
                 return self._renew(transaction, user)
             if user is None and self._too_few and self._landing.confirmed(transaction, anywhere=True) is None:
@@ -431,7 +440,7 @@ class Sender:
                 f"{doing}: the endpoints refuse the transaction: {str(error)[:200]}", hint=_MAY_LAND
             ) from error
         # for a moment, or for good, and one that says so may have taken it
-        words = (said.refusals[kind][0] for kind in Refusal if kind is not Refusal.USED and said.mostly(kind))
+        words = (said.refusals[kind][0] for kind in Refusal if said.mostly(kind))
         self._refusal = next(map(str, words), self._refusal)
         return transaction
 
@@ -510,7 +519,7 @@ class Sender:
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self, is_asked: Callable[[Transaction], bool] = lambda _: False) -> list[Transaction]:
-        """Ends what was begun, and returns it. Raises _UnknownOutcome where nobody knows what became of one that is asked for."""
+        """Ends what was begun, and returns it."""
         self._used = self._count()
         self._look_back.look(self._used)
         self._dropped.look(self._nonce())
@@ -530,9 +539,6 @@ class Sender:
                     raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
             except _UnknownOutcome as error:
-                if asked:
-                    raise
-                self._journal.finish(transaction, UNKNOWN)
                 log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
                 self._late[transaction.id], patience = (
@@ -543,7 +549,7 @@ class Sender:
             except DeadlineExceeded as error:
                 if asked or transaction.nonce >= (self._finality.count() or 0):
                     raise
-                self._late[transaction.id] = self._clock.monotonic() + _LATE_SECONDS
+                self._late[transaction.id], patience = self._clock.monotonic() + _LATE_SECONDS, 0.0
                 log.warning("%s; its nonce is used, so nothing waits behind it", error)
             except RpcUnavailable as error:
                 if asked or self._journal.again(transaction).state != FAILED:
@@ -553,9 +559,11 @@ class Sender:
 
     def _passed_over(self, begun: list[Transaction]) -> set[int]:
         """Of those that nobody asks for now, by number, the ones of a used nonce that are late, and were looked at lately, or are too many."""
-        late = [each for each in begun if each.id in self._late and each.nonce < self._used]
-        resting = [each for each in late if self._clock.monotonic() < self._late[each.id]]
-        return {each.id for each in (*resting, *late[_LATE_AT_ONCE:])}
+        late = {each.id: self._late[each.id] for each in begun if each.id in self._late and each.nonce < self._used}
+        due = sorted(
+            (number for number, until in late.items() if until <= self._clock.monotonic()), key=late.__getitem__
+        )
+        return late.keys() - set(due[:_LATE_AT_ONCE])
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -599,7 +607,7 @@ class _NoReceipt(RpcUnavailable):
 
 
 class _UnknownOutcome(RpcUnavailable):
-    """Whether a transaction has landed can not be known any more. It is given up, and nothing of it can land now."""
+    """Whether a transaction has landed can not be known any more. It is given up, and nothing of it can land now. It is noted as UNKNOWN."""
 
 
 class _Filled(RpcUnavailable):

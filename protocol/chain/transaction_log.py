@@ -277,6 +277,10 @@ class TransactionLog:
         """Of its attempts."""
         return {attempt.hash for attempt in self.attempts(transaction)}
 
+    def signed_with(self, nonce: int) -> set[bytes]:
+        """Hashes of all attempts of the transactions that have this nonce."""
+        return set[bytes]().union(*map(self.hashes, self._select("WHERE nonce = ?", (nonce,))))
+
     def named(self, name: str) -> Transaction | None:
         found = self._select("WHERE name = ?", (name,))
         return found[0] if found else None

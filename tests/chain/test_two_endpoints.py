@@ -280,17 +280,27 @@ def test_what_one_of_two_does_not_confirm_is_waited_for_once(
     assert not journal.pending()
 
 
-def test_of_two_one_that_refuses_in_words_keeps_a_revert_of_the_other_from_being_told_as_all(
-    world: World, faulty: FaultyEndpoint, key: Key
+@pytest.mark.parametrize("how", ["in words", "busy", "HTTP 429"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_one_that_is_busy_keeps_a_revert_of_the_other_from_being_told_as_all(
+    world: World, faulty: FaultyEndpoint, key: Key, how: str, is_first: bool
 ) -> None:
-    limited, good = error(-32016, "over rate limit"), FaultyEndpoint(world.anvil.rpc)
+    good = FaultyEndpoint(world.anvil.rpc)
     faulty.fault = lambda method, _: REVERTS if method == "eth_estimateGas" else None
-    good.fault = lambda method, _: limited if method == "eth_estimateGas" else None
-    chain = Chain([faulty.url, good.url], world.chain.runs.address, timeout=3)
-    one = Sender(chain, key, begun(world, key))
-    with pytest.raises(RpcUnavailable, match="over rate limit, and by another endpoint it would be refused"):
-        one.send(chain.deposit(key.address, TOKEN))
+
+    def limited(method: str, _: object) -> bytes | None:
+        if method != "eth_estimateGas":
+            return None
+        if how == "HTTP 429":
+            raise Refuse(429)
+        return error(-32016 if how == "in words" else -32005, "over rate limit")
+
+    good.fault = limited
+    urls = [faulty.url, good.url] if is_first else [good.url, faulty.url]
+    one = Sender(Chain(urls, world.chain.runs.address, timeout=3), key, begun(world, key))
+    with pytest.raises(RpcUnavailable, match="and by another endpoint it would be refused"):
+        one.send(one.chain.deposit(key.address, TOKEN))
     good.fault = lambda *_: None
-    one.send(chain.deposit(key.address, TOKEN))
+    one.send(one.chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
     good.close()
