@@ -23,8 +23,14 @@ def main() -> None:
         help="so many seats of each pair are put together of what OUT holds, and weighed",
     )
     parser.add_argument(
-        "--policies", type=int, nargs="+", default=[0, 1, 2], help="whose work is recorded (default all: 0 1 2)"
+        "--policies",
+        type=int,
+        nargs="+",
+        choices=range(4),
+        default=[0, 1, 2, 3],
+        help="whose work is recorded (default all: 0 1 2 3)",
     )
+    parser.add_argument("--also", choices=["vllm"], help="vLLM makes completions and checks them, too")
     parser.add_argument("--join", type=Path, nargs="+", metavar="PART", help="recordings that OUT is put together of")
     given = parser.parse_args()
     file = given.out.with_suffix(".npz")
@@ -37,7 +43,9 @@ def main() -> None:
         print(file, recorded.digest(file))
         return
     with tempfile.TemporaryDirectory() as folder:
-        made = record.record(Path(folder), given.seed, given.share, given.minutes, given.policies, _say)
+        made = record.record(
+            Path(folder), given.seed, given.share, given.minutes, given.policies, _say, vllm=given.also == "vllm"
+        )
     recorded.write(file, made)
     print(file, recorded.digest(file))
 

@@ -1,11 +1,10 @@
 """Honest ways to compute one policy in bfloat16 on a CPU: what decodes, and what computes the same again.
 
-Each is torch's engine with one thing computed otherwise. Covers: attention (torch's fused kernel, its plain one, products and a softmax as
+Each is vLLM, or torch's engine with one thing computed otherwise. Covers: attention (torch's fused kernel, its plain one, products and a softmax as
 transformers has them, blocks with a running softmax as memory-efficient kernels have it); products with weights in another order; decoding with a
-cache against prefill, in one piece and in chunks; batches and single sequences. `noisy` is no class's own: logits with noise put in.
+cache against prefill, in one piece and in chunks; batches and single sequences; one thread and two. `noisy` is no class's own: logits with noise put in.
 
-Does not cover: threads (the calibration varies them), other devices, vLLM. TF32 keeps more bits of a factor than bfloat16 has: products of bfloat16 are
-the same with it.
+Does not cover other devices. TF32 keeps more bits of a factor than bfloat16 has: products of bfloat16 are the same with it.
 
 Shapes: B rows, H heads of queries, K of keys, T tokens, D head size.
 """
@@ -16,38 +15,59 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from node.engine import EngineSettings
+from node.engine import Engine, EngineSettings
 from node.engine.torch_engine import TorchEngine
+from node.engine.vllm_engine import VllmEngine
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Of prompt and completion."""
 
+_VLLM_MEMORY = "2GiB"
 _BLOCK = 32  # keys that a block of attention holds
 _CHUNK = 48  # tokens of a chunk of a prefill
+
+
+def _prefill(engine: Engine, sequences: Sequences) -> list[Tensor]:
+    found = {index: states for batch in engine.prefill_in_batches(sequences) for index, states in batch.items()}
+    return [found[index] for index in range(len(sequences))]
 
 
 @dataclass(frozen=True)
 class Backend:
     name: str
-    attention: str = "sdpa"
+    attention: Literal["sdpa", "eager"] = "sdpa"
     change: Callable[[Any], None] | None = None
     """Made to the loaded model."""
-    prefill: Callable[[TorchEngine, Sequences], list[Tensor]] = TorchEngine.prefill
-    """Hidden states [T, H] that produced each completion's tokens."""
+    compute: Callable[[Any, Sequences], list[Tensor]] = _prefill
+    """Hidden states [T, H] that produced each completion's tokens, by an engine of this backend."""
+    threads: int = 1
+    is_vllm: bool = False
 
-    def engine(self, model: Path) -> TorchEngine:
+    def engine(self, model: Path) -> Engine:
         """With the model loaded."""
+        if self.is_vllm:
+            process = VllmEngine("bfloat16", EngineSettings(name="vllm", device="cpu", threads=1, memory=_VLLM_MEMORY))
+            process.load(model)
+            return process
         engine = TorchEngine("bfloat16", EngineSettings(device="cpu", attention=self.attention, threads=1))
         engine.load(model)
         if self.change is not None:
             engine.degrade(self.change)
         return engine
+
+    def prefill(self, engine: Engine, sequences: Sequences) -> list[Tensor]:
+        """Hidden states [T, H] that produced each completion's tokens. Of one backend at a time: torch has one number of threads."""
+        torch.set_num_threads(self.threads)
+        try:
+            return self.compute(engine, sequences)
+        finally:
+            torch.set_num_threads(1)
 
 
 # ---- prefill in other ways ---------------------------------------------------------------------------------------------
@@ -152,16 +172,20 @@ def _noisy(spread: float) -> Callable[[Any], None]:
 
 FUSED, EAGER = Backend("torch sdpa"), Backend("torch eager", "eager")
 HALVES = Backend("torch sdpa, products in halves", change=_in_halves)
-MATH = Backend("torch math", prefill=_by_plain_kernel)
+MATH = Backend("torch math", compute=_by_plain_kernel)
 BLOCKS = Backend("attention in blocks", change=_with_blocks)
-CHUNKS = Backend("prefill in chunks", change=_with_transformers_attention, prefill=_in_chunks)
-SINGLE = Backend("single sequences", prefill=_one_by_one)
+CHUNKS = Backend("prefill in chunks", change=_with_transformers_attention, compute=_in_chunks)
+SINGLE = Backend("single sequences", compute=_one_by_one)
+THREADS = Backend("two threads", threads=2)
+VLLM = Backend("vLLM", is_vllm=True)
 PAIRS: dict[Backend, tuple[Backend, ...]] = {
-    FUSED: (EAGER, HALVES, MATH, BLOCKS, CHUNKS, SINGLE),
+    FUSED: (EAGER, HALVES, MATH, BLOCKS, CHUNKS, SINGLE, THREADS),
     EAGER: (FUSED, HALVES),
     HALVES: (FUSED, EAGER),
 }
 """What decodes, batch by batch with a cache, and what checks it."""
+WITH_VLLM = PAIRS | {FUSED: (*PAIRS[FUSED], VLLM), VLLM: (FUSED, EAGER)}
+"""The same, where vLLM is installed."""
 
 
 def noisy(spread: float) -> Backend:

@@ -1,4 +1,4 @@
-"""Tiny policies made on the spot, of one nat of entropy a token to a third of one, and work for them.
+"""Policies made on the spot, of one nat of entropy a token to a third of one, and work for them: three tiny ones, and one of 0.1 B that has learned nothing.
 
 Their warm-up alone leaves two to three nats, for it trains on brief answers and these policies are asked to go on. So the last norm before the output
 layer is scaled until a completion of a hundred tokens has the entropy that is wanted, as training does that makes a policy surer: logits grow, and their
@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 from swarm.tiny_run import run_tables
 from torch import Tensor
@@ -31,8 +32,14 @@ from protocol.tokenizer import Tokenizer
 
 TARGETS = (0.0, 0.15, 0.6)
 """What each policy's warm-up ends at, as scripts/calibrate-tiny has it."""
-NATS = (1.0, 0.6, 0.3)
-"""Of entropy a token, of the same policies."""
+NATS = (1.0, 0.6, 0.3, 0.9)
+"""Of entropy a token, of the same policies and of the large one."""
+LARGE = len(TARGETS)
+"""The number of the policy of 0.1 B: random weights."""
+SHAPE = {
+    "vocab_size": 16_384, "hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "num_key_value_heads": 4, "head_dim": 64, "tie_word_embeddings": False,
+}  # fmt: skip
 _NEAR = 0.1  # share by which a policy's entropy may miss what is wanted
 _POSITIONS = 2048
 _NORM = "model.norm.weight"
@@ -58,25 +65,40 @@ def made(folder: Path, number: int) -> Iterator[Policy]:
     folder.mkdir(parents=True)
     file, model = folder / "run.toml", folder / "policy"
     write_toml(file, run_tables(), "A run whose policy is recorded.")
-    make_policy(file, model, target=TARGETS[number], seed=number)
+    make_policy(file, model, target=TARGETS[number] if number < LARGE else 0.0, seed=number)
+    if number == LARGE:
+        _make_large(model)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": _POSITIONS}))
     environments = runfile.environments(file)
     with EnvironmentSandbox(environments) as sandbox:
         policy = Policy(model, Tokenizer(model), TaskSet(environments, sandbox))
-        _sharpen(policy, NATS[number])
+        _sharpen(policy, NATS[number], 8 if number == LARGE else 48)
         yield policy
 
 
-def _sharpen(policy: Policy, nats: float) -> None:
-    """Scales the last norm until the policy has this entropy, or nearly."""
+def _make_large(model: Path) -> None:
+    """In place of the weights that are there; tokens, and with them the tasks, are as they were."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    made = Qwen3ForCausalLM(Qwen3Config(**SHAPE, max_position_embeddings=_POSITIONS)).bfloat16()
+    config = json.loads((model / "config.json").read_text())
+    made.save_pretrained(model)
+    ends = {name: config[name] for name in ("eos_token_id", "pad_token_id", "bos_token_id") if name in config}
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | ends))
+
+
+def _sharpen(policy: Policy, nats: float, count: int) -> None:
+    """Scales the last norm until so many completions of the policy have this entropy, or nearly."""
     engine = TorchEngine("bfloat16", EngineSettings(device="cpu", threads=1))
-    weights, low, high = load_file(policy.folder / WEIGHTS), 0.5, 8.0
+    weights, low, high = load_file(policy.folder / WEIGHTS), 0.5, 32.0
     for _ in range(10):
         factor = (low * high) ** 0.5
         save_file(scaled(weights, factor), policy.folder / WEIGHTS)
         engine.load(policy.folder)
-        found = entropy(engine, policy.prompts(48, Random(0)))
+        found = entropy(engine, policy.prompts(count, Random(0)))
         if abs(found / nats - 1) < _NEAR:
             return
         low, high = (factor, high) if found > nats else (low, factor)

@@ -10,6 +10,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from node.engine import Prompt
-from node.engine.torch_engine import TorchEngine
+from node.engine import Engine, Prompt
+from node.engine.vllm_engine import VllmEngine
 from node.judging import sums
 from node.judging.calibration import noise
 from node.judging.calibration.noise import NoiseMeasurements
@@ -34,9 +35,13 @@ from seats.recorded import TIGHT, TIGHTER, Recording, row_of
 
 CALIBRATION = "tiny-qwen3-bfloat16-cpu"
 SHORT = 8
-WORK: Mapping[int, tuple[int, ...]] = {SHORT: (1_580,) * 3, 100: (140,) * 3, 1_000: (0, 24, 0)}
+WORK: Mapping[int, tuple[int, ...]] = {
+    SHORT: (1_580, 1_580, 1_580, 240),
+    100: (140, 140, 140, 60),
+    1_000: (0, 24, 0, 0),
+}
 """Completions of each backend that decodes, by the most tokens that each has, of each policy."""
-NOISY_WORK: Mapping[int, tuple[int, ...]] = {SHORT: (128,) * 3, 100: (64,) * 3}
+NOISY_WORK: Mapping[int, tuple[int, ...]] = {SHORT: (128, 128, 128, 0), 100: (64, 64, 64, 0)}
 TEMPERATURE = 1.0
 TIMES = 3
 """The noisy backend's noise, in that of the worst pair of the calibration."""
@@ -93,20 +98,26 @@ def sums_row(scores: TokenScores, limit: Limit) -> list[list[int]]:
 
 
 def record(
-    folder: Path, seed: int, share: float, minutes: float, numbers: Sequence[int], says: Says = print
+    folder: Path,
+    seed: int,
+    share: float,
+    minutes: float,
+    numbers: Sequence[int],
+    says: Says = print,
+    *,
+    vllm: bool = False,
 ) -> Recording:
     """Of the policies of these numbers, with everything drawn from `seed`, and this share of the completions; what is not begun after so many
     minutes is left out."""
     began, limit, draws = time.monotonic(), limits(), Random(seed)
     noisy = backends.noisy(TIMES * float(limit.soft) / noise.SOFT)
-    pairs = backends.PAIRS | {noisy: (backends.EAGER,)}
+    pairs = (backends.WITH_VLLM if vllm else backends.PAIRS) | {noisy: (backends.EAGER,)}
     used = list(dict.fromkeys(backend for made_by, by in pairs.items() for backend in (made_by, *by)))
     names = [backend.name for backend in used]
     columns, measured = _Columns(), NoiseMeasurements()
     for number in numbers:
-        with policies.made(folder / str(number), number) as policy:
+        with policies.made(folder / str(number), number) as policy, _loaded(used, policy.folder) as engines:
             says(f"{time.monotonic() - began:.0f} s: policy {number}")
-            engines = {backend: backend.engine(policy.folder) for backend in used}
             for maker, checkers in pairs.items():
                 for length, counts in (NOISY_WORK if maker is noisy else WORK).items():
                     count = round(share * counts[number])
@@ -123,11 +134,22 @@ def record(
                                 measured.add((maker.name, checker.name), at, scores, np.array(first[at].logprobs))
                     says(f"{time.monotonic() - began:.0f} s: {count} of at most {length} tokens by {maker.name}")
     said = f"--seed {seed} --policies {' '.join(map(str, numbers))}" + f" --share {share:g}" * (share != 1)
+    said += " --also vllm" * vllm
     about = _about(columns, names, limit, measured, said, time.monotonic() - began)
     return Recording(about, columns.arrays())
 
 
-def made(engine: TorchEngine, policy: Policy, length: int, count: int, draws: Random) -> Iterator[list[Unit]]:
+@contextmanager
+def _loaded(used: Sequence[Backend], model: Path) -> Iterator[dict[Backend, Engine]]:
+    with ExitStack() as ends:
+        engines = {backend: backend.engine(model) for backend in used}
+        for engine in engines.values():
+            if isinstance(engine, VllmEngine):
+                ends.callback(engine.close)
+        yield engines
+
+
+def made(engine: Engine, policy: Policy, length: int, count: int, draws: Random) -> Iterator[list[Unit]]:
     """So many units, as many at a time as memory is good for."""
     ends = policy.tokenizer.end_tokens if length == SHORT else frozenset[int]()
     at_once = max(1, _AT_ONCE // length)
@@ -153,7 +175,7 @@ def _keep(columns: _Columns, made_by: int, policy: int, length: int, units: Sequ
     return found
 
 
-def checked(backend: Backend, engine: TorchEngine, units: Sequence[Unit]) -> list[TokenScores]:
+def checked(backend: Backend, engine: Engine, units: Sequence[Unit]) -> list[TokenScores]:
     """What this backend makes of completions: their tokens' scores."""
     hidden = backend.prefill(engine, [(unit.prompt.tokens, unit.tokens) for unit in units])
     return [
@@ -178,7 +200,7 @@ def _about(
         "tokens": int(units["tokens"].sum()),
         "nats": [
             {"policy": policy, "length": length, "units": int(of.sum()), "nats": round(float(np.average(units["nats"][of], weights=units["tokens"][of])), 3)}
-            for policy in range(len(policies.TARGETS))
+            for policy in range(len(policies.NATS))
             for length in WORK
             if (of := (units["policies"] == policy) & (units["lengths"] == length)).any()
         ],
