@@ -19,6 +19,7 @@ from protocol.errors import InsufficientFunds, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits, noted, sender
 from tests.chain.test_told import forgetful
+from tests.clock import eventually
 
 POOR = error(-32003, "insufficient funds for gas * price + value")
 
@@ -369,6 +370,7 @@ def test_what_landed_so_long_ago_that_nobody_can_tell_is_told_once_and_not_repea
     deed, name = chain.deposit(key.address, TOKEN), "deed" if is_named else None
     refused(one, deed, name)
     keeping.publish()
+    eventually(lambda: deposits(world, key.address) == 1, what="the deposit in the chain")
     landed = int(world.anvil.request("eth_blockNumber"), 16)
     world.anvil.request("anvil_mine", hex(300))
     forget = forgetful(world)
