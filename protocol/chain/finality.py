@@ -29,7 +29,9 @@ T = TypeVar("T")
 LONG_AGO = b"long ago"
 """In place of a hash: something used a nonce so long ago that no endpoint shows what, and no receipt of ours is there (any more)."""
 _KEPT_BLOCKS = 64  # whose states any node has; most keep 128
-_ANSWERS = 4  # times the time for an answer that one of several endpoints has for a question that takes many
+_ANSWERS = 4
+"""Times the time for one answer that one of several endpoints has for a question that takes many: one that names a head beyond all blocks could else
+hold a deed for a hundred answers, each a moment before it is late."""
 
 
 class Landed(NamedTuple):

@@ -50,7 +50,9 @@ def estimate(chain: Chain, transaction: Mapping[str, Any], least: int, most: int
             break
     decides, other = False, said.failed
     if said.reverts and other is not None and len(chain.singles) == 2:
-        decides = chain.provider.is_gone(other.place) or (said.fails_again(other) and _answers(other))
+        decides = chain.provider.is_gone(other.place) or (
+            not said.ask(other) and not said.is_for_later and _answers(other)
+        )
     if said.within or said.high:
         return sorted(said.within)[len(said.within) // 2] if said.within else said.high
     if said.is_low:
@@ -73,23 +75,28 @@ class _Estimates:
         self.reverts: list[RpcRefusal] = []
         self.failed: Chain | None = None
         """The last one that gave no answer, for the reason in `problem`."""
+        self.is_for_later = False
+        """Whether it only said, in words or as busy, that it does not answer now."""
         self.problem = RpcUnavailable(f"{chain.rpc} did not answer")
 
     def ask(self, one: Chain) -> bool:
         """Whether it answers. Raises RpcRefusal where with it more than half say that it would revert."""
         try:
-            with one.errors("estimating gas", passing=(EndpointsDisagree, _Reverts)):
-                found = _estimate_of(one, self._transaction)
+            with one.errors("estimating gas", passing=(EndpointsDisagree, RpcRefusal)):
+                found = one.ethereum.estimate_gas(self._transaction)
         except EndpointsDisagree:
             raise
-        except _Reverts as error:
-            self.reverts.append(error.refusal)
+        except RpcRefusal as error:
+            if error.revert is None:
+                self._note(one, RpcUnavailable(f"estimating gas: {one.rpc} refused: {error.message[:200]}"), later=True)
+                return False
+            self.reverts.append(error)
             if self._chain.is_majority(len(self.reverts)):
                 raise self.reverts[0] from None
-            log.warning("%s says that this would be refused: %s", one.rpc, str(error.refusal)[:200])
+            log.warning("%s says that this would be refused: %s", one.rpc, str(error)[:200])
             return True
         except RpcUnavailable as error:
-            self.problem, self.failed = error, one
+            self._note(one, error, later=self._chain.provider.is_busy(one.place))
             return False
         if self._least <= found <= self._most:
             self.within.append(found)
@@ -101,27 +108,8 @@ class _Estimates:
             log.warning("%s estimates %d gas, and %d is the least for such a transaction", one.rpc, found, self._least)
         return True
 
-    def fails_again(self, one: Chain) -> bool:
-        """Whether one that gave no answer gives none again, and none in words either: who says that it is busy will have one later."""
-        if self.ask(one):
-            return False
-        return not isinstance(self.problem.__cause__, RpcRefusal) and not self._chain.provider.is_busy(one.place)
-
-
-class _Reverts(Exception):
-    def __init__(self, refusal: RpcRefusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
-
-
-def _estimate_of(one: Chain, transaction: Mapping[str, Any]) -> int:
-    """Raises _Reverts where a contract says no, RpcRefusal where the endpoint does."""
-    try:
-        return one.ethereum.estimate_gas(transaction)
-    except RpcRefusal as error:
-        if error.revert is None:
-            raise
-        raise _Reverts(error) from error
+    def _note(self, one: Chain, problem: RpcUnavailable, *, later: bool) -> None:
+        self.failed, self.problem, self.is_for_later = one, problem, later
 
 
 def _answers(one: Chain) -> bool:

@@ -172,9 +172,8 @@ class Sender:
             try:
                 sent = self._carry_out(transaction, call, fresh=known is None)
             except _UnknownOutcome:
-                self._journal.finish(
-                    transaction, VOID
-                )  # the last before whoever asked is told so: from now on the same is another deed
+                # the last before whoever asked is told so: from now on the same is another deed
+                self._journal.finish(transaction, VOID)
                 raise
             self._tell(transaction)
             return sent
@@ -277,13 +276,12 @@ class Sender:
         used = self._finality.count()
         filling = self._gaps.fill(used, nonce) if used is not None else []
         for transaction in filling:
-            self._keep_filling(transaction)
+            self._push(transaction, everywhere=True)
         return filling
 
-    def _keep_filling(self, transaction: Transaction) -> None:
-        if self._gaps.is_needed(transaction, self._finality.count() or 0):
-            with suppress(_NoReceipt, _UnknownOutcome, _Filled):
-                self._push(transaction, everywhere=True)
+    def _keep_filling(self, filling: Transaction) -> None:
+        if self._gaps.is_needed(filling, self._finality.count() or 0):
+            self._push(filling, everywhere=True)
 
     def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
         with self.chain.errors(call.doing):
@@ -403,7 +401,7 @@ class Sender:
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
             self._refusal = "" if said.taken else self._refusal
             return self._refused(transaction, newest, said, is_first=not everywhere) if said.is_refused else transaction
-        except (_Refused, _UnknownOutcome, _NoReceipt, _Filled):
+        except (_Refused, _UnknownOutcome, _NoReceipt):
             raise
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
@@ -420,7 +418,7 @@ class Sender:
             and not (said.taken and self._is_paid(attempt, transaction))
         ):
             self._drop(transaction)
-        if said.of(Refusal.USED):
+        if said.of(Refusal.USED) and not is_filling(transaction):  # of a filling it does not matter by what
             user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
             if user == LONG_AGO and not is_first:
                 raise self._unknown(transaction)
@@ -485,9 +483,6 @@ class Sender:
         """Something else used the nonce: nothing signed before can land any more. The journal keeps it all the same."""
         if (landed := self._dropped.using(user)) is not None:
             self._look_back.look_at(landed)
-        if is_filling(transaction):
-            self._journal.finish(transaction, VOID)
-            raise _Filled(f"nonce {transaction.nonce} was used by something else")
         self._used = max(self._count(), self._finality.count() or 0)  # the best endpoint named one too low
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
@@ -541,10 +536,8 @@ class Sender:
             except _UnknownOutcome as error:
                 log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
-                self._late[transaction.id], patience = (
-                    self._clock.monotonic(),
-                    0.0,
-                )  # the next is not waited for as well
+                self._late[transaction.id] = self._clock.monotonic()
+                patience = 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
                 if asked or transaction.nonce >= (self._finality.count() or 0):
@@ -608,10 +601,6 @@ class _NoReceipt(RpcUnavailable):
 
 class _UnknownOutcome(RpcUnavailable):
     """Whether a transaction has landed can not be known any more. It is given up, and nothing of it can land now. It is noted as UNKNOWN."""
-
-
-class _Filled(RpcUnavailable):
-    """Something else used the nonce that was to be filled."""
 
 
 class _Refused(RpcUnavailable):
