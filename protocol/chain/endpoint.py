@@ -22,10 +22,10 @@ _HEAD = metrics.gauge("murmur_chain_head_block", "Newest block that an endpoint 
 @dataclass
 class RpcEndpoint:
     url: str
+    moved: float
+    """Monotonic seconds when its head last grew; at first, of now: who has named none yet may be busy, and is not behind for that."""
     head: int = 0
     """Block number it last called its newest."""
-    moved: float = float("-inf")
-    """Monotonic seconds when that number last grew."""
     silent_since: float | None = None
     """Monotonic seconds of the first failure since it last answered; None: it answers, or was not asked yet."""
     has_answered: bool = False

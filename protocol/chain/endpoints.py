@@ -77,7 +77,7 @@ class Endpoints:
 
     def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
-        self._endpoints = [RpcEndpoint(url) for url in urls]
+        self._endpoints = [RpcEndpoint(url, moved=clock.monotonic()) for url in urls]
         for url in urls:
             _ERRORS.add(0, endpoint=host_of(url), reason=_CONTRADICTED)
         self.timeout = timeout

@@ -13,6 +13,7 @@ from swarm.world import TOKEN, World
 from protocol.chain import Chain, Sender, pushing
 from protocol.chain.ahead import AskedAhead
 from protocol.chain.endpoints import Endpoints
+from protocol.chain.landing import Landing
 from protocol.chain.sender import SendLimits, Sent
 from protocol.chain.transaction_log import Transaction
 from protocol.chain.transport import Failed, RpcTransport
@@ -278,6 +279,29 @@ def test_what_one_of_two_does_not_confirm_is_waited_for_once(
     again.recover()
     assert deposits(world, key.address) == 4
     assert not journal.pending()
+
+
+def test_who_says_when_to_come_back_is_not_waited_for_to_confirm_what_landed(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    journal = begun(world, key)
+    transaction = journal.named("first")
+    assert transaction is not None
+    clock = VirtualClock()
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3, clock=clock)
+
+    def limited(method: str, _: object) -> bytes | None:
+        raise Refuse(429, Retry_After="2")
+
+    faulty.fault = limited
+    landing = Landing(chain, journal)
+    assert landing.confirmed(transaction, anywhere=True) is None, "who is busy from the first is not behind"
+    waited = list(clock.waits)
+    assert landing.confirmed(transaction, anywhere=True) is None
+    assert clock.waits == waited
+    faulty.fault = lambda *_: None
+    clock.advance(2)
+    assert landing.confirmed(transaction, anywhere=True) is not None
 
 
 @pytest.mark.parametrize("how", ["in words", "busy", "HTTP 429"])
