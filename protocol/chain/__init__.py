@@ -29,7 +29,8 @@ landing.py    receipts, wherever one is known             gas.py        what a t
 dropped.py    what was refused and may land all the same  look_back.py  whether what has landed stays
 pushing.py    hands it to the endpoints, and sorts what they refuse          signer.py   signs, at what it may cost
 deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
-leaves.py      leave to take tokens, and whose it is         gaps.py     nonces that nothing uses
+drafts.py     what a call takes before it is sent         late.py   what too few endpoints can tell of
+leaves.py     leave to take tokens, and whose it is       gaps.py   nonces that nothing uses
 agreement.py   whether all endpoints name the same contracts, before money goes there
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.

@@ -128,7 +128,7 @@ class CommandSender(Sender):
     def _would_be_refused(self, call: Call) -> bool:
         try:
             with self.chain.errors(call.doing):
-                self._gas_of(call.doing, self.encode(call), call.room, of_most=True)
+                self._drafts.gas_of(call.doing, self.encode(call), call.room, of_most=True)
         except (TransactionReverted, InsufficientFunds):  # of tokens
             return True
         return False

@@ -26,6 +26,7 @@ from protocol import metrics
 from protocol.chain import gas, networks
 from protocol.chain.calls import Call
 from protocol.chain.client import Chain
+from protocol.chain.drafts import Drafts
 from protocol.chain.dropped import DroppedTransactions
 from protocol.chain.ethereum import (
     TransactionReceipt,
@@ -39,6 +40,7 @@ from protocol.chain.ethereum import (
 from protocol.chain.finality import LONG_AGO, Finality
 from protocol.chain.gaps import NonceGaps, is_filling
 from protocol.chain.landing import Landing
+from protocol.chain.late import LateTransactions
 from protocol.chain.look_back import LookBack, landing_of
 from protocol.chain.pushing import Pushed, Refusal, push
 from protocol.chain.signer import SendLimits, Signer
@@ -79,10 +81,6 @@ _RESEND_SECONDS = 5.0
 _MAY_LAND = "it may still land; the journal knows it"
 _ALONE_SECONDS = 10.0
 """After which an earlier transaction is left that one endpoint alone shows in the chain, or that all refuse."""
-_LATE_SECONDS = 600.0  # until the like is waited for again
-_LATE_AT_ONCE = 8  # transactions that are late, per call
-_FAILED = 16  # of the newest failures, among which the same call is looked for
-_DOUBTED_SECONDS = 3600.0  # after a failure, in which the median of estimates is taken
 
 _TRANSACTIONS = metrics.counter(
     "murmur_transactions_total",
@@ -129,8 +127,7 @@ class Sender:
         self._asker = ""
         self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
-        # monotonic seconds until when those are not looked at, by number, of which nobody could tell what became of them
-        self._late: dict[int, float] = {}
+        self._late = LateTransactions(clock)
         self._usual = 0.0  # seconds that the last ones took to land, the slow ones rather than the quick
 
     def close(self) -> None:
@@ -149,6 +146,10 @@ class Sender:
     @cached_property
     def _dropped(self) -> DroppedTransactions:
         return DroppedTransactions(self._journal, self._finality)
+
+    @cached_property
+    def _drafts(self) -> Drafts:
+        return Drafts(self.chain, self.key.address, self._signer, self._journal, self._clock)
 
     @cached_property
     def _gaps(self) -> NonceGaps:
@@ -225,16 +226,8 @@ class Sender:
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):
-            needed = self._gas(call)
+            needed = self._drafts.gas(call, self.encode(call))
             return needed, needed * self._signer.fee()
-
-    def _gas(self, call: Call) -> int:
-        return self._gas_of(call.doing, self.encode(call), call.room)
-
-    def _gas_of(self, doing: str, content: Content, room: int, *, of_most: bool = False) -> int:
-        since = self._clock.wall() - _DOUBTED_SECONDS  # who estimates too little does so whatever it is asked
-        has_failed = any(each.content == content or each.created > since for each in self._journal.failed(_FAILED))
-        return self._signer.gas_of(doing, *content, room, of_most=of_most or has_failed)
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
 
@@ -284,26 +277,7 @@ class Sender:
             self._push(filling, everywhere=True)
 
     def _draft(self, call: Call, name: str | None, nonce: int) -> tuple[Transaction, Attempt]:
-        with self.chain.errors(call.doing):
-            needed, (target, data, value) = self._gas(call), self.encode(call)
-            fee = self._signer.fee(of_most=bool(self._journal.dropped()))
-            if not self._can_pay(needed * fee + value):  # the endpoint that named price and gas may be alone with that
-                needed = self._gas_of(call.doing, (target, data, value), call.room, of_most=True)
-                fee = self._signer.fee(of_most=True)
-                if not self._can_pay(needed * fee + value):
-                    raise self._cannot_pay(call.doing)
-        draft = Transaction(
-            0, name, call.doing, nonce, target, data, needed, PENDING, None, None, value, call.room, self._asker, call.adds
-        )  # fmt: skip
-        return draft, self._signer.sign(draft, fee)
-
-    def _can_pay(self, wei: int) -> bool:
-        return gas.can_pay(self.chain, self.key.address, wei)
-
-    def _cannot_pay(self, doing: str) -> InsufficientFunds:
-        return InsufficientFunds(
-            f"{doing}: {self.key.address} cannot pay the gas", hint=f"send some ETH to {self.key.address}"
-        )
+        return self._drafts.make(call, self.encode(call), name, nonce, self._asker)
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False, patience: float | None = None) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `patience`: seconds after which one that
@@ -311,9 +285,7 @@ class Sender:
         used. None: waits for all of this, too."""
         begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
-        pause = max(
-            least, _FIRST_LOOK * self._usual
-        )  # not all of it, or one slow transaction would slow down all later ones
+        pause = max(least, _FIRST_LOOK * self._usual)  # not all of it, or a slow one would slow down all later ones
         while True:
             is_due = self._clock.monotonic() >= resend_at
             landed = None if fresh else self._landing.confirmed(transaction, anywhere=is_due)
@@ -451,7 +423,7 @@ class Sender:
         """Gives up what no endpoint takes, so that nothing waits behind it, unless something does already. Raises InsufficientFunds."""
         if self._journal.next_nonce() == transaction.nonce + 1:
             self._journal.finish(transaction, DROPPED)
-        refused = self._cannot_pay(transaction.doing)
+        refused = self._drafts.cannot_pay(transaction.doing)
         raise InsufficientFunds(str(refused), hint=f"{refused.hint}; what is signed may still land, and is then found")
 
     def _enlarge(self, transaction: Transaction, attempt: Attempt) -> Transaction | None:
@@ -460,7 +432,7 @@ class Sender:
         doing, target, data, room = transaction.doing, transaction.target, transaction.data, transaction.room
         try:
             with self.chain.errors(doing):
-                needed = self._gas_of(doing, transaction.content, room)
+                needed = self._drafts.gas_of(doing, transaction.content, room)
         except TransactionReverted:
             needed = min(gas.intrinsic(target, data) + room, self._limits.gas)
         enlarged = replace(transaction, gas=needed)
@@ -519,7 +491,7 @@ class Sender:
         self._look_back.look(self._used)
         self._dropped.look(self._nonce())
         begun, patience = self._journal.pending(), _ALONE_SECONDS
-        passed_over = self._passed_over([each for each in begun if not is_asked(each)])
+        passed_over = self._late.passed_over((each for each in begun if not is_asked(each)), self._used)
         for transaction in begun:
             if transaction.id in passed_over:
                 continue
@@ -528,7 +500,7 @@ class Sender:
                 continue
             asked = is_asked(transaction)
             try:
-                self._finish(transaction, patience=0.0 if transaction.id in self._late and not asked else patience)
+                self._finish(transaction, patience=0.0 if transaction in self._late and not asked else patience)
             except (TransactionReverted, InsufficientFunds) as error:
                 if self._journal.again(transaction).state == PENDING:
                     raise  # it cannot be paid for, and nothing after it can be sent
@@ -536,27 +508,20 @@ class Sender:
             except _UnknownOutcome as error:
                 log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
-                self._late[transaction.id] = self._clock.monotonic()
+                self._late.note(transaction, was_waited_for=False)
                 patience = 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
                 if asked or transaction.nonce >= (self._finality.count() or 0):
                     raise
-                self._late[transaction.id], patience = self._clock.monotonic() + _LATE_SECONDS, 0.0
+                self._late.note(transaction, was_waited_for=True)
+                patience = 0.0
                 log.warning("%s; its nonce is used, so nothing waits behind it", error)
             except RpcUnavailable as error:
                 if asked or self._journal.again(transaction).state != FAILED:
                     raise
                 log.warning("recovered transaction failed: %s", error)
         return begun
-
-    def _passed_over(self, begun: list[Transaction]) -> set[int]:
-        """Of those that nobody asks for now, by number, the ones of a used nonce that are late, and were looked at lately, or are too many."""
-        late = {each.id: self._late[each.id] for each in begun if each.id in self._late and each.nonce < self._used}
-        due = sorted(
-            (number for number, until in late.items() if until <= self._clock.monotonic()), key=late.__getitem__
-        )
-        return late.keys() - set(due[:_LATE_AT_ONCE])
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from swarm.world import TOKEN, World
 from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
 from protocol.chain.command import open_sender
+from protocol.chain.drafts import Drafts
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, SETTLED, VOID, Attempt, TransactionLog
 from protocol.errors import InsufficientFunds, RpcUnavailable
@@ -328,7 +329,7 @@ def test_what_was_enlarged_and_cannot_be_paid_for_stops_no_other_deed(
     one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(deadline=3))
     dear, cheap = one.chain.deposit(key.address, TOKEN), one.chain.transfer_tokens(world.owner.key.address, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, "_gas", lambda *_: 20_000)
+        patch.setattr(Drafts, "gas", lambda *_: 20_000)
         patch.setattr(Sender, "_finish", die)
         with pytest.raises(Killed):
             one.send(dear, name="dear")

@@ -12,6 +12,7 @@ from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
+from protocol.chain.drafts import Drafts
 from protocol.chain.gas import intrinsic
 from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
@@ -140,7 +141,7 @@ def test_what_was_signed_with_too_little_gas_is_signed_anew_with_the_same_nonce(
     """One false estimate once stopped a key for good: nothing with a later nonce can land before it."""
     key, journal = Key.generate(), TransactionLog()
     one = sender(world, key, journal=journal, limits=SendLimits(deadline=5, depth=0))
-    monkeypatch.setattr(Sender, "_gas", lambda *_: 20_000)
+    monkeypatch.setattr(Drafts, "gas", lambda *_: 20_000)
     monkeypatch.setattr(Sender, "_finish", lambda *_, **__: None)
     call = one.chain.enlist(world.run, True) if would_revert else one.chain.deposit(key.address, TOKEN)
     one.send(call, name="first")
@@ -176,7 +177,7 @@ def test_what_is_signed_anew_keeps_the_room_that_its_call_asked_for(
     one = sender(world, key, journal=TransactionLog(tmp_path / "j.sqlite"))
     call = replace(one.chain.deposit(key.address, TOKEN), room=room)
     with monkeypatch.context() as patch:
-        patch.setattr(Sender, "_gas", lambda *_: 20_000)
+        patch.setattr(Drafts, "gas", lambda *_: 20_000)
         patch.setattr(Sender, "_finish", lambda *_, **__: None)
         one.send(call, name="deposit/1")
     one.close()
@@ -201,7 +202,7 @@ def test_an_older_attempt_that_ran_out_of_its_gas_is_told_as_that(
         world.anvil.request("eth_sendRawTransaction", *params)
         return error(-32000, "intrinsic gas too low")
 
-    monkeypatch.setattr(Sender, "_gas", lambda *_: intrinsic(target, data) + 2_000)
+    monkeypatch.setattr(Drafts, "gas", lambda *_: intrinsic(target, data) + 2_000)
     faulty.fault = mine_and_deny
     with pytest.raises(RpcUnavailable, match="ran out of gas"):
         one.send(call)

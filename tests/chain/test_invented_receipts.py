@@ -12,6 +12,7 @@ from swarm.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
+from protocol.chain.drafts import Drafts
 from protocol.chain.sender import SendLimits
 from protocol.errors import DeadlineExceeded, RpcUnavailable
 from protocol.identity import Key
@@ -154,7 +155,7 @@ def test_a_failure_that_one_shows_as_a_success_is_none(
     honest[0].fault = lambda method, _: error(-32000, "no receipts") if "Receipt" in method else None
     call = replace(one.chain.deposit(key.address, TOKEN), room=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sender, "_gas", lambda *_: 30_000)
+        patch.setattr(Drafts, "gas", lambda *_: 30_000)
         with pytest.raises((RpcUnavailable, DeadlineExceeded)):
             one.send(call)
     assert deposits(world, key.address) == 0

@@ -34,8 +34,12 @@ def displaced(world: World, chain: Chain, key: Key, deeds: int, limits: SendLimi
 
 
 def test_a_later_deed_waits_for_one_of_several_at_most(world: World, key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"_LATE_SECONDS": 0.0, "_ALONE_SECONDS": 0.5, "_RESEND_SECONDS": 0.2}.items():
-        monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
+    for name, seconds in {
+        "late._REST_SECONDS": 0.0,
+        "sender._ALONE_SECONDS": 0.5,
+        "sender._RESEND_SECONDS": 0.2,
+    }.items():
+        monkeypatch.setattr(f"protocol.chain.{name}", seconds)
     one, journal = displaced(world, world.chain, key, 3, SendLimits(deadline=60))
     monkeypatch.setattr(Finality, "user", lambda *_: None)
     sleeps: list[tuple[str, float]] = []
@@ -61,8 +65,8 @@ def test_a_later_deed_waits_for_one_of_several_at_most(world: World, key: Key, m
 
 
 def test_none_is_forgotten_behind_those_before_it(world: World, key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_LATE_SECONDS": 0.0, "_LATE_AT_ONCE": 2}.items():
-        monkeypatch.setattr(f"protocol.chain.sender.{name}", value)
+    for name, value in {"_REST_SECONDS": 0.0, "_AT_ONCE": 2}.items():
+        monkeypatch.setattr(f"protocol.chain.late.{name}", value)
     one, journal = displaced(world, world.chain, key, 5, SendLimits(deadline=0.2))
     last, user = journal.pending()[-1].nonce, Finality.user
     monkeypatch.setattr(Finality, "user", lambda *_: None)

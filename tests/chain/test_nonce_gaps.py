@@ -12,6 +12,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.calls import Call
+from protocol.chain.drafts import Drafts
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import DROPPED, MINED, PENDING, VOID, TransactionLog
 from protocol.errors import DeadlineExceeded, InsufficientFunds, MurmurationError
@@ -98,7 +99,7 @@ def test_what_failed_and_a_reorg_took_back_leaves_no_gap(world: World, faulty: F
     one = Sender(chain, key, journal, SendLimits(deadline=1.5, depth=3))
     fails = chain.deposit(key.address, 1001 * TOKEN)  # more than there is
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one, "_gas", lambda _: 200_000)
+        patch.setattr(Drafts, "gas", lambda *_: 200_000)
         assert not ends(one, fails, "fails")
     faulty.fault = lambda method, _: error(-32003, "insufficient funds") if method == _SENDING else None
     later = chain.deposit(key.address, 2 * TOKEN)

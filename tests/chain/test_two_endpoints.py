@@ -12,6 +12,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
 from protocol.chain.ahead import AskedAhead
+from protocol.chain.drafts import Drafts
 from protocol.chain.endpoints import Endpoints
 from protocol.chain.landing import Landing
 from protocol.chain.sender import SendLimits, Sent
@@ -123,7 +124,7 @@ def test_where_a_deed_seems_to_have_failed_nobody_waits_for_a_deadline(
     service = Sender(halved, key, begun(world, key), SendLimits(deadline=60))
     bad = halved.transfer_tokens(world.owner.key.address, 10**6 * TOKEN)
     with monkeypatch.context() as patch:
-        patch.setattr(service, "_gas", lambda _: 200_000)
+        patch.setattr(Drafts, "gas", lambda *_: 200_000)
         for _ in range(2):
             with pytest.raises(RpcUnavailable, match="it seems to have failed") as raised:
                 service.send(bad, name="bad")
