@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,10 +22,9 @@ _SENDING, _RECEIPT, _BALANCE = "eth_sendRawTransaction", "eth_getTransactionRece
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"_RESEND_SECONDS": 0.2, "_ALONE_SECONDS": 0.6}.items():
         monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
-    return
 
 
 def states(journal: TransactionLog, *names: str) -> list[tuple[int, str]]:
