@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from cheats.drafts import DraftingEngine
-from cheats.engines import NearTieEngine, NucleusEngine, SmallerModelEngine
+from cheats.engines import EditingEngine, NearTieEngine, NucleusEngine, SmallerModelEngine
 from cheats.quantisers import grouped_int8
 from cheats.scene import PAPER_LR, Scene
 from swarm.tiny_run import TinyRun, run_tables
@@ -146,7 +146,9 @@ class Detection(Row):
         by = ", ".join(f"{name} {share:.0%}" for name, share in self.found_by.items()) or "nothing"
         tokens = f"{self.generated.median:,.0f} tokens, " if self.generated else ""
         ideal = "" if not self.alternative else f"ideal {'∞' if self.ideal is None else format(self.ideal, '.1f')}; "
-        return f"{self.low:g} to {self.high:g}, {tokens}found {self.found:.0%} by {by}; {ideal}a tenth: {self.tenth:g} (found {self.tenth_found:.0%})"
+        extra = "".join(f"; {name.replace('_', ' ')} {value:.3g}" for name, value in self.extra.items())
+        found = f"{self.low:g} to {self.high:g}, {tokens}found {self.found:.0%} by {by}"
+        return f"{found}; {ideal}a tenth: {self.tenth:g} (found {self.tenth_found:.0%}){extra}"
 
 
 def rows(completions: int, only: str = "") -> Iterator[Detection]:
@@ -177,7 +179,10 @@ class Stand:
         self._ends: frozenset[int] = frozenset()
 
     @classmethod
-    def made(cls, folder: Path, rows: int) -> Stand:
+    def made(
+        cls, folder: Path, rows: int, *, make: Callable[..., Any] = make_policy, ages: Sequence[int] = _AGES
+    ) -> Stand:
+        """`make` makes the policy; without an age of `_AGES`, cheats with the weights of that many steps before cannot be had."""
         tables = run_tables()
         tables["spec"]["sampling"]["max_new_tokens"] = LENGTH
         tables["spec"]["model"]["compute_dtype"] = "bfloat16"
@@ -186,8 +191,8 @@ class Stand:
             "uncalibrated": [],
             "history": {"seats": 1000},
         }
-        run = TinyRun.create(folder / "run", make_policy, tables, target=0.05)
-        return cls(Scene.create(run, folder / "scene", ages=(0,), paper_ages=_AGES, end=0.0), rows)
+        run = TinyRun.create(folder / "run", make, tables, target=0.05)
+        return cls(Scene.create(run, folder / "scene", ages=(0,), paper_ages=ages, end=0.0), rows)
 
     def __enter__(self) -> Stand:
         return self
@@ -211,6 +216,11 @@ class Stand:
             )
         yield Deed("smaller model", drawn(self._engine(SmallerModelEngine)), hard=1)
         yield Deed("other seed", drawn(self._right, shift=1), hard=1)
+        yield Deed("other prompt", self._of_the_next(drawn(self._right)), hard=1)
+        yield Deed("best of four", self._best(4), hard=1)
+        yield Deed("one random token in each answer", self._edited(), hard=1)
+        honest, smaller = drawn(self._right), drawn(self._engine(SmallerModelEngine))
+        yield Deed("one row of ten by a smaller model", _mixed(honest, smaller, 10), hard=2)
         for factor, soft, hard in ((0.9, None, 1), (1.1, None, 1), (0.95, 1, 3), (0.98, 10, None)):
             known = "colder" if factor < 1 else "warmer"
             generate = drawn(self._right, temperature=factor)
@@ -269,6 +279,40 @@ class Stand:
         def counted(prompts: Sequence[Prompt]) -> list[Completion]:
             made = generate(prompts)
             self.extra = {"kept": engine.kept / engine.drafted, "kept_honestly": engine.as_drawn / engine.drafted}
+            return made
+
+        return counted
+
+    @staticmethod
+    def _of_the_next(generate: Generate) -> Generate:
+        """Each prompt has the answer to the one after it, drawn with its own keys."""
+
+        def generated(prompts: Sequence[Prompt]) -> list[Completion]:
+            others = [*prompts[1:], *prompts[:1]]
+            return generate([Prompt(other.tokens, own.keys) for own, other in zip(prompts, others, strict=True)])
+
+        return generated
+
+    def _best(self, of: int) -> Generate:
+        """The likeliest of so many, drawn with the assigned key and others."""
+
+        def generated(prompts: Sequence[Prompt]) -> list[Completion]:
+            tries = [self._drawn(self._right, shift=shift)(prompts) for shift in range(of)]
+            return [max(row, key=lambda one: sum(one.logprobs)) for row in zip(*tries, strict=True)]
+
+        return generated
+
+    def _edited(self) -> Generate:
+        engine = self._engine(EditingEngine)
+        engine.length = LENGTH
+        generate = self._drawn(engine)
+        limit = self.verification.sampling.token_margin
+        assert limit is not None
+
+        def counted(prompts: Sequence[Prompt]) -> list[Completion]:
+            made = generate(prompts)
+            within = sum(margin <= float(limit.hard) for margin in engine.margins)
+            self.extra = {"edits": float(len(engine.margins)), "within_the_hard_limit": within / len(engine.margins)}
             return made
 
         return counted
@@ -412,6 +456,17 @@ class Seat:
             one = self._seen[int(self._rng.integers(len(self._seen)))]
             yield one, tokens == 0 or self._rng.random() < self._share
             tokens += one.tokens
+
+
+def _mixed(most: Generate, some: Generate, each: int) -> Generate:
+    """One of `each` completions is of `some`."""
+
+    def generated(prompts: Sequence[Prompt]) -> list[Completion]:
+        made = most(prompts)
+        made[::each] = some(prompts[::each])
+        return made
+
+    return generated
 
 
 def _found(verdicts: Sequence[FirstVerdict]) -> float:

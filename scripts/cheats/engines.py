@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
@@ -75,6 +76,32 @@ class NearTieEngine(TorchEngine):
             if key not in self._taken and best[row, 0] - best[row, 1] < self.within:
                 self._taken.add(key)
                 tokens[row] = order[row, 1]
+        return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
+
+
+class EditingEngine(TorchEngine):
+    """Puts one token of the whole vocabulary, drawn at random, at one random place of each completion, and goes on honestly from there."""
+
+    length = 100
+    """Tokens of a completion; where it ends before its place, it is honest."""
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.margins: list[float] = []
+        """Of the tokens that were put there, by this engine's own logits."""
+
+    def _sample(
+        self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
+    ) -> tuple[Tensor, Tensor]:
+        logits = output.logits(self._model, hidden).float()
+        noised = logits + temperature * noise.gumbel(keys, positions, logits.shape[1])
+        best, tokens = noised.max(-1)
+        for row, (key, position) in enumerate(zip(keys.tolist(), positions.tolist(), strict=True)):
+            draws = Random(key)
+            place, token = draws.randrange(self.length), draws.randrange(logits.shape[1])
+            if position == place:
+                tokens[row] = token
+                self.margins.append(float(best[row] - noised[row, token]))
         return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
 
 
