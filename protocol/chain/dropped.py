@@ -33,7 +33,8 @@ class DroppedTransactions:
         """At those of one nonce."""
         is_lost = any(self._journal.lost_its_nonce(each) for each in alike)
         nonce = alike[0].nonce
-        user = LONG_AGO if is_lost else self._finality.user(nonce, self._journal.signed_with(nonce))
+        ours = set[bytes]().union(*map(self._journal.hashes, alike))
+        user = LONG_AGO if is_lost else self._finality.user(nonce, ours, self._journal.signed_with(nonce))
         for dropped in alike if user is not None else ():
             if user in self._journal.hashes(dropped):
                 self.landed(dropped)

@@ -341,7 +341,7 @@ class Endpoints:
     def _note_answer(self, endpoint: RpcEndpoint) -> None:
         self._backoff.succeeded(endpoint.url)
         endpoint.silent_since = None
-        endpoint.has_answered = True
+        endpoint.has_answered, endpoint.is_busy = True, False
 
     def _note_failure(self, endpoint: RpcEndpoint, error: Failed) -> None:
         endpoint.last_error, endpoint.is_busy = str(error), error.reason == "busy"

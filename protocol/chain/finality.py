@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 LONG_AGO = b"long ago"
 """In place of a hash: something used a nonce so long ago that no endpoint shows what, and no receipt of ours is there (any more)."""
+_REFUSED = -1  # in place of a count
 _KEPT_BLOCKS = 64  # whose states any node has; most keep 128
 _ANSWERS = 4
 """Times the time for one answer that one of several endpoints has for a question that takes many: one that names a head beyond all blocks could else
@@ -88,20 +89,21 @@ class Finality:
         highest = sorted(counts, reverse=True)
         return next((count for many, count in enumerate(highest, 1) if self._chain.is_majority(many)), None)
 
-    def user(self, nonce: int, ours: Collection[bytes]) -> bytes | None:
+    def user(self, nonce: int, ours: Collection[bytes], signed: Collection[bytes] = ()) -> bytes | None:
         """Hash of the transaction that used a nonce of the account for good, LONG_AGO, or None: none has (yet), or it cannot be told.
 
         Asks for counts of transactions in past blocks, which an endpoint keeps for some 128 blocks at least; where it has them no more, for
-        the receipts of `ours`, those that were signed here with this nonce.
+        the receipts of `ours` and of `signed`, all that was signed here with this nonce. While one endpoint names one of `ours`, it was not long ago.
         """
 
         def question(one: Chain) -> bytes | None:
             try:
                 number = self._used_in(one, nonce)
             except _Forgotten:
-                return self._landed_long_ago(one, ours)
+                return self._landed_long_ago(one, {*ours, *signed})
             found = None if number is None else self._block(one, number, full=True)
             if number is None or found is None or self._settled(one, number) != data(found["hash"], 32):
+                self._searches.pop((one.place, nonce), None)
                 return None
             for each in found["transactions"]:
                 if each["from"].lower() == self._account and quantity(each["nonce"]) == nonce:
@@ -170,28 +172,25 @@ class Finality:
         )
 
     def _used_in(self, one: Chain, nonce: int) -> int | None:
-        """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough."""
-
-        refused: dict[int, RpcRefusal] = {}
+        """The block that a nonce was used in, as the counts have it; None where it is not used in any that is deep enough. What it answered is kept:
+        where time ends, or it is busy, the next look goes on from there."""
         search = one.place, nonce
-        counts, until = self._searches.pop(search, {}), self._until()
+        counts, until = self._searches.setdefault(search, {}), self._until()
 
         def is_used(number: int) -> bool:
-            if number not in counts and self._chain.provider.clock.monotonic() > until:
-                self._searches[search] = counts  # the next look goes on from there
-                raise RpcUnavailable(f"{one.rpc} takes too long to tell")
-            try:
-                if number not in counts:
+            if number not in counts:
+                if self._chain.provider.clock.monotonic() > until:
+                    raise RpcUnavailable(f"{one.rpc} takes too long to tell")
+                try:
                     counts[number] = one.ethereum.transaction_count(self._account, number)
-                return counts[number] > nonce
-            except RpcRefusal as error:  # mostly: it does not keep states of so long ago
-                refused[number] = error
-                return False
+                except RpcRefusal:  # mostly: it does not keep states of so long ago
+                    counts[number] = _REFUSED
+            return counts[number] > nonce
 
         last = max(counts) if counts else one.block_number() - self.depth
         if last < 0 or not is_used(last):
             return None
-        newest, stride, first = last, 1, last - 1
+        stride, first = 1, last - 1
         while first >= 0 and is_used(first):  # mostly it was a moment ago
             last, stride, first = first, 2 * stride, first - 2 * stride
         first = max(first, -1)
@@ -201,9 +200,23 @@ class Finality:
                 last = middle
             else:
                 first = middle
-        if last - 1 in refused:
-            raise refused[last - 1] if newest - last < _KEPT_BLOCKS else _Forgotten
+        if counts.get(last - 1) == _REFUSED:
+            self._ask_again(one, last - 1)
+            del self._searches[search]
+            raise RpcUnavailable(f"{one.rpc} refused what it answers now")
         return last
+
+    def _ask_again(self, one: Chain, number: int) -> None:
+        """Asks for the count of a block once more that an endpoint has refused. Raises _Forgotten where it answers for newer blocks alone, RpcRefusal
+        where it is only busy."""
+        try:
+            one.ethereum.transaction_count(self._account, number)
+        except RpcRefusal as error:
+            newest = one.block_number() - self.depth
+            one.ethereum.transaction_count(self._account, newest)
+            if newest - number <= _KEPT_BLOCKS:
+                raise
+            raise _Forgotten from error
 
 
 class _Forgotten(Exception):

@@ -79,6 +79,8 @@ _USUAL_SECONDS_MAX = 4.0
 _FIRST_LOOK = 0.6  # of the usual time to land: one and a half looks a transaction, and half a second too late
 _RESEND_SECONDS = 5.0
 _MAY_LAND = "it may still land; the journal knows it"
+_NEW_SECONDS = 60.0
+"""For which a transaction is newer than whatever used its nonce so long ago that endpoints have forgotten the states: 64 blocks, of no less than a second each."""
 _ALONE_SECONDS = 10.0
 """After which an earlier transaction is left that one endpoint alone shows in the chain, or that all refuse."""
 
@@ -272,6 +274,11 @@ class Sender:
             self._push(transaction, everywhere=True)
         return filling
 
+    def _keep_filling_below(self, nonce: int) -> None:
+        for each in self._journal.pending():
+            if is_filling(each) and each.nonce < nonce:
+                self._keep_filling(each)
+
     def _keep_filling(self, filling: Transaction) -> None:
         if self._gaps.is_needed(filling, self._finality.count() or 0):
             self._push(filling, everywhere=True)
@@ -283,7 +290,7 @@ class Sender:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `patience`: seconds after which one that
         too few endpoints show, or that all refuse, is left; and one that failed as far as is known raises _NoReceipt at once, for its nonce is
         used. None: waits for all of this, too."""
-        begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
+        begun, resend_at, self._refusal, is_new = self._clock.monotonic(), 0.0, "", fresh
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(least, _FIRST_LOOK * self._usual)  # not all of it, or a slow one would slow down all later ones
         while True:
@@ -292,10 +299,13 @@ class Sender:
             if is_due:
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
-                    pushed = self._push(transaction, everywhere=not fresh)
+                    self._keep_filling_below(transaction.nonce)
+                    is_first = is_new and self._clock.monotonic() - begun < _NEW_SECONDS
+                    pushed = self._push(transaction, everywhere=not fresh, is_first=is_first)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
                     fresh = pushed.nonce != transaction.nonce
+                    is_new = is_new or fresh
                     transaction = pushed
             if landed is not None and (landed.succeeded or self._has_failed(landed)):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
@@ -325,7 +335,7 @@ class Sender:
             return None
         if self._landing.anywhere(transaction) is not None:
             return self._no_receipt(transaction, "by some endpoints it is in the chain, and too few others show it")
-        if not is_late and not self._refusal:
+        if not is_late and not self._refusal and transaction.nonce >= (self._finality.count() or 0):
             return None
         hashes = self._journal.hashes(transaction)
         if is_late and self._finality.user(transaction.nonce, hashes) in hashes:
@@ -364,15 +374,16 @@ class Sender:
         """What to do about endpoints that do not answer; empty where there are none."""
         return f"name another endpoint in chain.rpc in place of {', '.join(away)}, if it stays away" if away else ""
 
-    def _push(self, transaction: Transaction, *, everywhere: bool) -> Transaction:
-        """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now."""
+    def _push(self, transaction: Transaction, *, everywhere: bool, is_first: bool = False) -> Transaction:
+        """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce and gas of now. `is_first`: as of
+        _refused."""
         newest = self._journal.attempts(transaction)[-1]
         try:
             if abs(self._clock.wall() - newest.signed) > self._limits.stuck:  # the clock may have been set
                 newest = self._replace(transaction, newest)
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
             self._refusal = "" if said.taken else self._refusal
-            return self._refused(transaction, newest, said, is_first=not everywhere) if said.is_refused else transaction
+            return self._refused(transaction, newest, said, is_first=is_first) if said.is_refused else transaction
         except (_Refused, _UnknownOutcome, _NoReceipt):
             raise
         except RpcUnavailable as error:
@@ -380,8 +391,8 @@ class Sender:
         return transaction
 
     def _refused(self, transaction: Transaction, attempt: Attempt, said: Pushed, *, is_first: bool) -> Transaction:
-        """What follows where most endpoints that answer do not take a raw transaction. `is_first`: it was never sent before with this nonce, so what
-        used that long ago is something else."""
+        """What follows where most endpoints that answer do not take a raw transaction. `is_first`: it has its nonce since a moment ago, so what used
+        that long ago is something else."""
         doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
         gone = len(self.chain.provider.gone())
         if (
@@ -391,7 +402,8 @@ class Sender:
         ):
             self._drop(transaction)
         if said.of(Refusal.USED) and not is_filling(transaction):  # of a filling it does not matter by what
-            user = self._finality.user(transaction.nonce, self._journal.hashes(transaction))
+            nonce = transaction.nonce
+            user = self._finality.user(nonce, self._journal.hashes(transaction), self._journal.signed_with(nonce))
             if user == LONG_AGO and not is_first:
                 raise self._unknown(transaction)
             if user is not None and user not in self._journal.hashes(transaction):
@@ -500,7 +512,8 @@ class Sender:
                 continue
             asked = is_asked(transaction)
             try:
-                self._finish(transaction, patience=0.0 if transaction in self._late and not asked else patience)
+                left = patience if transaction.nonce < self._used else _ALONE_SECONDS
+                self._finish(transaction, patience=0.0 if transaction in self._late and not asked else left)
             except (TransactionReverted, InsufficientFunds) as error:
                 if self._journal.again(transaction).state == PENDING:
                     raise  # it cannot be paid for, and nothing after it can be sent
@@ -512,7 +525,7 @@ class Sender:
                 patience = 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
-                if asked or transaction.nonce >= (self._finality.count() or 0):
+                if transaction.nonce >= (self._finality.count() or 0):
                     raise
                 self._late.note(transaction, was_waited_for=True)
                 patience = 0.0

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import FaultyEndpoint
+from swarm.faulty_endpoint import FaultyEndpoint, error
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
+from protocol.chain.command import open_sender
 from protocol.chain.finality import Finality
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits
 from tests.chain.test_told import Killed, die
+
+_SENDING = "eth_sendRawTransaction"
 
 
 def displaced(world: World, chain: Chain, key: Key, deeds: int, limits: SendLimits) -> tuple[Sender, TransactionLog]:
@@ -71,7 +79,9 @@ def test_none_is_forgotten_behind_those_before_it(world: World, key: Key, monkey
     last, user = journal.pending()[-1].nonce, Finality.user
     monkeypatch.setattr(Finality, "user", lambda *_: None)
     one.recover()
-    monkeypatch.setattr(Finality, "user", lambda self, nonce, ours: user(self, nonce, ours) if nonce == last else None)
+    monkeypatch.setattr(
+        Finality, "user", lambda self, nonce, *ours: user(self, nonce, *ours) if nonce == last else None
+    )
     for _ in range(3):  # two of the five at each
         one.recover()
     assert deposits(world, key.address) == 1
@@ -99,3 +109,97 @@ def test_two_honest_ones_that_take_their_time_can_tell_in_the_end(
     assert looks[0] is None
     assert looks[-1] is not None
     assert looks[-1] not in journal.hashes(deed)
+
+
+@contextmanager
+def blocks(world: World, seconds: float) -> Iterator[None]:
+    """Come every so many seconds."""
+    ended = threading.Event()
+
+    def mine() -> None:
+        while not ended.wait(seconds):
+            world.anvil.request("evm_mine")
+
+    thread = threading.Thread(target=mine, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_command_waits_until_it_is_sure_what_used_its_nonce(
+    world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an honest endpoint."""
+    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 1.0)
+    world.anvil.request("anvil_mine", hex(40))
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    limits = SendLimits(depth=12)
+    one = open_sender(chain, key, tmp_path / "key.json", limits, "home")
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Sender, "_finish", die)
+        one.send(chain.deposit(key.address, TOKEN))
+    one.close()
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))  # a wallet
+    with blocks(world, 0.25):
+        open_sender(chain, key, tmp_path / "key.json", limits, "home").send(chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_a_late_deed_of_another_does_not_take_the_patience_of_one_that_is_asked_for(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool is full for a second."""
+    for name, seconds in {"_RESEND_SECONDS": 0.5, "_ALONE_SECONDS": 4.0}.items():
+        monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    one, journal = displaced(world, chain, key, 1, SendLimits(deadline=20))
+    user = Finality.user
+    (late,) = journal.pending()
+    monkeypatch.setattr(
+        Finality, "user", lambda self, nonce, *ours: None if nonce == late.nonce else user(self, nonce, *ours)
+    )  # nobody can tell of that one
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Sender, "_recover", lambda *_: [])
+        patch.setattr(Sender, "_finish", die)
+        one._used = one._count()
+        one.send(chain.deposit(key.address, TOKEN), name="asked")
+    refused = [0]
+
+    def full(method: str, params: Any) -> bytes | None:
+        raw = journal.attempts(journal.named("asked"))[-1].raw  # type: ignore[arg-type]
+        if method == _SENDING and params[0] == f"0x{raw.hex()}":
+            refused[0] += 1
+            return error(-32000, "txpool is full") if refused[0] <= 1 else None
+        return None
+
+    faulty.fault = full
+    one.send(chain.deposit(key.address, TOKEN), name="asked")
+    assert deposits(world, key.address) == 1
+
+
+def test_a_later_deed_waits_for_one_of_several_at_most_though_one_of_two_takes_whatever_it_is_given(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that says of each transaction that it will pass it on. As test_a_later_deed_waits_for_one_of_several_at_most else."""
+    for name, seconds in {"_ALONE_SECONDS": 0.5, "_RESEND_SECONDS": 0.2}.items():
+        monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    one, journal = displaced(world, chain, key, 3, SendLimits(deadline=10))
+    faulty.fault = lambda method, _: error(-32000, "already known") if method == _SENDING else None
+    user, late = Finality.user, {each.nonce for each in journal.pending()}
+    monkeypatch.setattr(
+        Finality, "user", lambda self, nonce, *ours: None if nonce in late else user(self, nonce, *ours)
+    )
+    sleeps, sleep = list[float](), one._clock.sleep
+
+    def slept(seconds: float) -> None:
+        sleeps.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(one._clock, "sleep", slept)
+    one.send(chain.deposit(key.address, TOKEN), name="later")
+    assert deposits(world, key.address) == 1
+    assert sum(sleeps) < 15, "and not three deadlines"

@@ -158,3 +158,32 @@ def test_no_gap_is_filled_that_only_one_of_three_shows(
     for each in honest:
         each.fault = lambda method, _: error(-32000, "not now") if method == "eth_getTransactionCount" else None
     assert one._fill_gaps(10**6) == [], "nor where too few tell what is used"
+
+
+def test_a_filling_that_got_lost_is_sent_again_while_a_later_deed_waits_for_it(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request of all is dropped."""
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.5)
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    one = Sender(chain, key, journal, SendLimits(deadline=10))
+    faulty.fault = lambda method, _: error(-32003, "insufficient funds") if method == _SENDING else None
+    with pytest.raises(InsufficientFunds):
+        one.send(chain.deposit(key.address, TOKEN), name="earlier")
+    earlier = journal.named("earlier")
+    assert earlier is not None
+    # the later one has the next nonce, as in test_of_two_that_were_refused...
+    draft, attempt = one._draft(chain.deposit(key.address, 2 * TOKEN), "later", earlier.nonce + 1)
+    later = journal.begin(draft, attempt)
+    journal.finish(later, DROPPED)
+    lost = [0]
+
+    def once(method: str, params: Any) -> bytes | None:
+        if method == _SENDING:
+            lost[0] += 1
+            return error(-32000, "not now") if lost[0] == 1 else None
+        return None
+
+    faulty.fault = once
+    one.send(chain.deposit(key.address, 2 * TOKEN), name="later")
+    assert deposits(world, key.address) == 1

@@ -350,3 +350,40 @@ def test_one_that_names_a_head_beyond_all_blocks_and_answers_late_is_not_asked_f
     (deed,) = journal.pending()
     assert Finality(chain, key.address, 3).user(deed.nonce, ()) is None
     assert 4 < faulty.asked[_COUNT] < 30, "of the hundred and twenty that such a head takes"
+
+
+def test_what_was_signed_this_moment_is_not_told_as_of_long_ago_by_the_grace_of_a_liar(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First of three: it shows the count of before a wallet sent three things with the key, and takes whatever it is given."""
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.5)
+    world.anvil.request("anvil_mine", hex(300))
+    chain, journal = (
+        Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=3),
+        begun(world, key),
+    )
+    had = world.chain.ethereum.transaction_count(key.address)
+    for _ in range(3):
+        Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
+    world.anvil.request("anvil_mine", hex(300))
+    forget = forgetful(world)
+
+    def lie(method: str, params: Any) -> bytes | None:
+        if method == "eth_getTransactionCount" and params[1] == "latest":
+            return result(hex(had))
+        if method == _SENDING:
+            return result("0x" + "11" * 32)
+        return None
+
+    faulty.fault = lie
+    for each in honest:
+        each.fault = forget
+    one = Sender(chain, key, journal, SendLimits(deadline=8, depth=12))
+    said = []
+    for _ in range(4):
+        try:
+            one.send(chain.deposit(key.address, TOKEN), name="deed")
+            break
+        except MurmurationError as problem:
+            said.append(str(problem))
+    assert not said

@@ -18,7 +18,7 @@ from protocol.chain.landing import Landing
 from protocol.chain.sender import SendLimits, Sent
 from protocol.chain.transaction_log import Transaction
 from protocol.chain.transport import Failed, RpcTransport
-from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable
+from protocol.errors import DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits
 from tests.chain.test_one_refuses import REVERTS
@@ -329,3 +329,23 @@ def test_of_two_one_that_is_busy_keeps_a_revert_of_the_other_from_being_told_as_
     one.send(one.chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
     good.close()
+
+
+def test_one_that_was_busy_once_is_not_busy_for_ever(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
+) -> None:
+    good = honest[0]
+    chain = Chain([good.url, faulty.url], world.chain.runs.address, timeout=3)
+    one = Sender(chain, key, begun(world, key))
+
+    def busy(method: str, _: Any) -> bytes | None:
+        raise Refuse(429)
+
+    faulty.fault = busy
+    with suppress(RpcUnavailable):
+        chain.singles[1].block_number()
+    faulty.fault = lambda method, _: result(None) if method == "eth_estimateGas" else None
+    chain.singles[1].block_number()
+    too_much = chain.deposit(key.address, 1001 * TOKEN)
+    with pytest.raises((TransactionReverted, InsufficientFunds)):
+        one.send(too_much)

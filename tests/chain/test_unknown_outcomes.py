@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from swarm.faulty_endpoint import FaultyEndpoint, error, result
@@ -15,7 +16,7 @@ from protocol.chain.calls import Call
 from protocol.chain.command import open_sender
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
-from protocol.errors import InsufficientFunds, RpcUnavailable
+from protocol.errors import InsufficientFunds, MurmurationError, RpcUnavailable
 from protocol.identity import Key
 from tests.chain.paying import begun, deposits
 from tests.chain.test_told import Killed, die, forgetful
@@ -115,4 +116,75 @@ def test_what_a_filling_of_ours_displaced_is_none_of_these(
     world.anvil.request("anvil_mine", hex(300))
     faulty.fault = forgetful(world)
     one.send(chain.deposit(key.address, TOKEN), name="deed")
+    assert deposits(world, key.address) == 1
+
+
+def test_what_a_filling_displaced_is_told_though_one_of_three_is_away(
+    world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
+) -> None:
+    """Of the two others one keeps everything, and one, as a full node of reth, neither states nor receipts of so long ago."""
+    world.anvil.request("anvil_mine", hex(200))
+    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=3)
+    journal = begun(world, key)
+    one = Sender(chain, key, journal, SendLimits(deadline=8, depth=12))
+    for each in (faulty, *honest):
+        each.fault = lambda method, _: (
+            error(-32003, "insufficient funds") if method == "eth_sendRawTransaction" else None
+        )
+    with pytest.raises(InsufficientFunds):
+        one.send(chain.deposit(key.address, TOKEN), name="deed")
+    for each in (faulty, *honest):
+        each.fault = lambda *_: None
+    deed = journal.named("deed")
+    assert deed is not None
+    assert one._fill_gaps(deed.nonce + 1)
+    landed = int(world.anvil.request("eth_blockNumber"), 16)
+    world.anvil.request("anvil_mine", hex(300))
+    forget = forgetful(world)
+
+    def pruned(method: str, params: Any) -> bytes | None:
+        if method == "eth_getTransactionReceipt":
+            found = world.anvil.request(method, *params)
+            return result(None) if found and int(found["blockNumber"], 16) <= landed else None
+        return forget(method, params)
+
+    honest[1].fault = pruned
+    faulty.close()  # for good
+    said = []
+    for _ in range(4):
+        try:
+            one.send(chain.deposit(key.address, TOKEN), name="deed")
+        except MurmurationError as problem:
+            said.append(str(problem))
+    assert deposits(world, key.address) == 1, said
+
+
+def test_a_deed_whose_nonce_an_earlier_one_of_ours_used_is_not_told_as_unknown(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    """The endpoint keeps receipts; it is not asked for that of the earlier one."""
+    world.anvil.request("anvil_mine", hex(200))
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    limits = SendLimits(deadline=8, depth=12)
+    kept: list[str] = []
+
+    def poor(method: str, params: Any) -> bytes | None:
+        if method != "eth_sendRawTransaction":
+            return None
+        kept.append(params[0])
+        return error(-32003, "insufficient funds")
+
+    one = Sender(chain, key, journal, limits)
+    faulty.fault = poor
+    with pytest.raises(InsufficientFunds):
+        one.send(chain.transfer_tokens(world.owner.key.address, 1), name="earlier")
+    faulty.fault = lambda *_: None
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Sender, "_finish", die)
+        one.send(chain.deposit(key.address, TOKEN), name="deed")
+    world.anvil.request("eth_sendRawTransaction", kept[0])  # it had kept it
+    world.anvil.request("anvil_mine", hex(300))
+    faulty.fault = forgetful(world)
+    two = Sender(chain, key, journal, limits)
+    two.send(chain.deposit(key.address, TOKEN), name="deed")
     assert deposits(world, key.address) == 1

@@ -1,0 +1,119 @@
+"""What used a nonce is looked for over several looks: at endpoints that take their time, are busy now and then, or keep the states of few blocks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from swarm.faulty_endpoint import FaultyEndpoint, error
+from swarm.world import TOKEN, World
+
+from protocol.chain import Chain, Sender
+from protocol.chain.finality import Finality
+from protocol.chain.sender import SendLimits
+from protocol.identity import Key
+from tests.chain.paying import deposits
+from tests.chain.test_late_deeds import displaced
+from tests.chain.test_told import forgetful
+
+
+def test_a_search_of_an_endpoint_that_is_busy_now_and_then_goes_on(
+    world: World, honest: list[FaultyEndpoint], key: Key
+) -> None:
+    """It answers four such questions in a row, and then says that it is busy for a moment."""
+    world.anvil.request("anvil_mine", hex(600))
+    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=3)
+    _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
+    world.anvil.request("anvil_mine", hex(100))
+    (deed,) = journal.pending()
+    asked = {each.url: 0 for each in honest}
+
+    def limited(url: str) -> Any:
+        def fault(method: str, params: Any) -> bytes | None:
+            if method != "eth_getTransactionCount" or params[1] == "latest":
+                return None
+            asked[url] += 1
+            return error(-32005, "limit exceeded") if asked[url] > 4 else None
+
+        return fault
+
+    for each in honest:
+        each.fault = limited(each.url)
+    finality = Finality(chain, key.address, 12)
+    looks = []
+    for _ in range(12):
+        looks.append(finality.user(deed.nonce, journal.hashes(deed)))
+        asked.update(dict.fromkeys(asked, 0))
+    assert any(looks)
+
+
+def test_two_honest_ones_that_take_their_time_and_prune_can_tell_in_the_end(
+    world: World, honest: list[FaultyEndpoint], key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.chain.finality._ANSWERS", 1.2)
+    world.anvil.request("anvil_mine", hex(600))
+    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=2)
+    _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
+    world.anvil.request("anvil_mine", hex(300))
+    (deed,) = journal.pending()
+    forget = forgetful(world)
+
+    def slow(method: str, params: Any) -> bytes | None:
+        if method == "eth_getTransactionCount":
+            time.sleep(0.3)
+        return forget(method, params)
+
+    for each in honest:
+        each.fault = slow
+    finality = Finality(chain, key.address, 12)
+    looks = [finality.user(deed.nonce, journal.hashes(deed)) for _ in range(8)]
+    assert any(looks)
+
+
+def test_who_says_for_a_moment_that_it_is_busy_has_not_forgotten(
+    world: World, faulty: FaultyEndpoint, key: Key
+) -> None:
+    """In words, as public endpoints do: it keeps all states, and would show in which block the nonce was used."""
+    world.anvil.request("anvil_mine", hex(600))
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
+    world.anvil.request("anvil_mine", hex(200))
+    asked = [0]
+
+    def limited(method: str, params: Any) -> bytes | None:
+        if method == "eth_getTransactionCount" and params[1] != "latest":
+            asked[0] += 1
+            return error(-32016, "over rate limit") if 8 < asked[0] < 17 else None
+        return None
+
+    faulty.fault = limited
+    one = Sender(chain, key, journal, SendLimits(deadline=20, depth=12))
+    one.send(chain.deposit(key.address, TOKEN), name="deed/0")
+    assert deposits(world, key.address) == 1
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_two_that_take_their_time_tell_in_the_end_though_one_began_later(
+    world: World, honest: list[FaultyEndpoint], key: Key, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """Each needs two looks. One was away during the first look of all."""
+    monkeypatch.setattr("protocol.chain.finality._ANSWERS", 1.2)
+    world.anvil.request("anvil_mine", hex(600))
+    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=2)
+    _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
+    world.anvil.request("anvil_mine", hex(100))
+    (deed,) = journal.pending()
+
+    def slow(method: str, _: object) -> None:
+        if method == "eth_getTransactionCount":
+            time.sleep(0.3)
+
+    honest[0].fault = slow
+    busy = lambda method, _: error(-32005, "limit exceeded") if "Count" in method else None  # noqa: E731
+    honest[1].fault = busy if is_late else slow
+    finality = Finality(chain, key.address, 12)
+    looks = [finality.user(deed.nonce, journal.hashes(deed))]
+    honest[1].fault = slow
+    looks += [finality.user(deed.nonce, journal.hashes(deed)) for _ in range(8)]
+    assert any(looks)
