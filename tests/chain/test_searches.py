@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from protocol.identity import Key
 from tests.chain.paying import deposits
 from tests.chain.test_late_deeds import displaced
 from tests.chain.test_told import forgetful
+from tests.clock import VirtualClock
 
 
 def test_a_search_of_an_endpoint_that_is_busy_now_and_then_goes_on(
@@ -49,11 +49,12 @@ def test_a_search_of_an_endpoint_that_is_busy_now_and_then_goes_on(
 
 
 def test_two_honest_ones_that_take_their_time_and_prune_can_tell_in_the_end(
-    world: World, honest: list[FaultyEndpoint], key: Key, monkeypatch: pytest.MonkeyPatch
+    world: World, honest: list[FaultyEndpoint], key: Key
 ) -> None:
-    monkeypatch.setattr("protocol.chain.finality._ANSWERS", 1.2)
+    """Two answers a look."""
     world.anvil.request("anvil_mine", hex(600))
-    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=2)
+    clock = VirtualClock()
+    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=5, clock=clock)
     _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
     world.anvil.request("anvil_mine", hex(300))
     (deed,) = journal.pending()
@@ -61,13 +62,13 @@ def test_two_honest_ones_that_take_their_time_and_prune_can_tell_in_the_end(
 
     def slow(method: str, params: Any) -> bytes | None:
         if method == "eth_getTransactionCount":
-            time.sleep(0.3)
+            clock.advance(12)
         return forget(method, params)
 
     for each in honest:
         each.fault = slow
     finality = Finality(chain, key.address, 12)
-    looks = [finality.user(deed.nonce, journal.hashes(deed)) for _ in range(8)]
+    looks = [finality.user(deed.nonce, journal.hashes(deed)) for _ in range(12)]
     assert any(looks)
 
 
@@ -95,19 +96,19 @@ def test_who_says_for_a_moment_that_it_is_busy_has_not_forgotten(
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_two_that_take_their_time_tell_in_the_end_though_one_began_later(
-    world: World, honest: list[FaultyEndpoint], key: Key, monkeypatch: pytest.MonkeyPatch, is_late: bool
+    world: World, honest: list[FaultyEndpoint], key: Key, is_late: bool
 ) -> None:
-    """Each needs two looks. One was away during the first look of all."""
-    monkeypatch.setattr("protocol.chain.finality._ANSWERS", 1.2)
+    """Each needs two looks. One was busy during the first look of all."""
     world.anvil.request("anvil_mine", hex(600))
-    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=2)
+    clock = VirtualClock()
+    chain = Chain([each.url for each in honest], world.chain.runs.address, timeout=5, clock=clock)
     _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
     world.anvil.request("anvil_mine", hex(100))
     (deed,) = journal.pending()
 
     def slow(method: str, _: object) -> None:
         if method == "eth_getTransactionCount":
-            time.sleep(0.3)
+            clock.advance(2.5)
 
     honest[0].fault = slow
     busy = lambda method, _: error(-32005, "limit exceeded") if "Count" in method else None  # noqa: E731
