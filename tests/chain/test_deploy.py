@@ -72,7 +72,7 @@ def test_a_killed_deployment_goes_on_without_deploying_twice(
     ]  # fmt: skip
     environment = {**os.environ, "MURMUR_PASSWORD": PASSWORD, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert killer.reached.wait(30)
+    eventually(killer.reached.is_set, within=30)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=10)
     assert not out.exists()
