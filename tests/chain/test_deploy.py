@@ -19,6 +19,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
 from protocol.errors import ChainError, ConfigError
 from protocol.identity import Key, save_keystore
+from tests.clock import eventually
 
 PASSWORD = "canary-2b81"
 SINK = "0x" + "51" * 20
