@@ -52,7 +52,7 @@ class CommandSender(Sender):
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
             self._withhold_leaves()
-            self._recover(lambda _: True)
+            self._recover(lambda _: True, must_end=True)
             given = to_take_back(self.chain, self.key.address, self._signed())
             for transaction in self._untold():
                 if transaction.hash is None:
@@ -107,7 +107,9 @@ class CommandSender(Sender):
 
     def is_done(self, call: Call) -> bool:
         known = self._earlier(call, None)
-        return known is not None and known.hash is not None
+        return known is not None and (
+            known.hash is not None or known in self._late
+        )  # it may have landed: it is waited for
 
     def tell(self) -> None:
         """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""

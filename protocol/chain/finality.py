@@ -108,6 +108,7 @@ class Finality:
             for each in found["transactions"]:
                 if each["from"].lower() == self._account and quantity(each["nonce"]) == nonce:
                     return data(each["hash"], 32)
+            self._searches.pop((one.place, nonce), None)  # a count was wrong
             return None
 
         votes: Counter[bytes] = Counter()
@@ -201,16 +202,18 @@ class Finality:
             else:
                 first = middle
         if counts.get(last - 1) == _REFUSED:
-            self._ask_again(one, last - 1)
-            del self._searches[search]
+            again = self._asked_again(one, last - 1)
+            self._searches[search] = {at: found for at, found in counts.items() if found != _REFUSED} | {
+                last - 1: again
+            }
             raise RpcUnavailable(f"{one.rpc} refused what it answers now")
         return last
 
-    def _ask_again(self, one: Chain, number: int) -> None:
-        """Asks for the count of a block once more that an endpoint has refused. Raises _Forgotten where it answers for newer blocks alone, RpcRefusal
-        where it is only busy."""
+    def _asked_again(self, one: Chain, number: int) -> int:
+        """The count of a block that an endpoint has refused before. Raises _Forgotten where it answers for newer blocks alone, RpcRefusal where it is
+        only busy."""
         try:
-            one.ethereum.transaction_count(self._account, number)
+            return one.ethereum.transaction_count(self._account, number)
         except RpcRefusal as error:
             newest = one.block_number() - self.depth
             one.ethereum.transaction_count(self._account, newest)

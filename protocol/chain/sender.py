@@ -275,9 +275,12 @@ class Sender:
         return filling
 
     def _keep_filling_below(self, nonce: int) -> None:
+        refusal = self._refusal
         for each in self._journal.pending():
             if is_filling(each) and each.nonce < nonce:
-                self._keep_filling(each)
+                with suppress(RpcUnavailable, FeeTooHigh, InsufficientFunds):
+                    self._keep_filling(each)
+        self._refusal = refusal
 
     def _keep_filling(self, filling: Transaction) -> None:
         if self._gaps.is_needed(filling, self._finality.count() or 0):
@@ -290,7 +293,8 @@ class Sender:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet. `patience`: seconds after which one that
         too few endpoints show, or that all refuse, is left; and one that failed as far as is known raises _NoReceipt at once, for its nonce is
         used. None: waits for all of this, too."""
-        begun, resend_at, self._refusal, is_new = self._clock.monotonic(), 0.0, "", fresh
+        begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
+        new_until = begun + _NEW_SECONDS if fresh else begun
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(least, _FIRST_LOOK * self._usual)  # not all of it, or a slow one would slow down all later ones
         while True:
@@ -300,12 +304,12 @@ class Sender:
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
                     self._keep_filling_below(transaction.nonce)
-                    is_first = is_new and self._clock.monotonic() - begun < _NEW_SECONDS
+                    is_first = fresh or (self._clock.monotonic() < new_until and self._is_new(transaction))
                     pushed = self._push(transaction, everywhere=not fresh, is_first=is_first)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
                     fresh = pushed.nonce != transaction.nonce
-                    is_new = is_new or fresh
+                    new_until = self._clock.monotonic() + _NEW_SECONDS if fresh else new_until
                     transaction = pushed
             if landed is not None and (landed.succeeded or self._has_failed(landed)):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
@@ -315,6 +319,11 @@ class Sender:
                 raise problem
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
+
+    def _is_new(self, transaction: Transaction) -> bool:
+        """By this machine's other clock, which goes on while it sleeps."""
+        first = self._journal.attempts(transaction)[0]
+        return abs(self._clock.wall() - first.signed) < _NEW_SECONDS
 
     def _has_failed(self, receipt: TransactionReceipt) -> bool:
         """Whether a transaction has, for good."""
@@ -335,7 +344,7 @@ class Sender:
             return None
         if self._landing.anywhere(transaction) is not None:
             return self._no_receipt(transaction, "by some endpoints it is in the chain, and too few others show it")
-        if not is_late and not self._refusal and transaction.nonce >= (self._finality.count() or 0):
+        if not is_late and not self._refusal and not self._is_used(transaction):
             return None
         hashes = self._journal.hashes(transaction)
         if is_late and self._finality.user(transaction.nonce, hashes) in hashes:
@@ -497,8 +506,11 @@ class Sender:
             )  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
-    def _recover(self, is_asked: Callable[[Transaction], bool] = lambda _: False) -> list[Transaction]:
-        """Ends what was begun, and returns it."""
+    def _recover(
+        self, is_asked: Callable[[Transaction], bool] = lambda _: False, *, must_end: bool = False
+    ) -> list[Transaction]:
+        """Ends what was begun, and returns it. `must_end`: goes on only once it is sure what used each nonce, so that nothing of it is done after what
+        is asked for later."""
         self._used = self._count()
         self._look_back.look(self._used)
         self._dropped.look(self._nonce())
@@ -513,7 +525,7 @@ class Sender:
             asked = is_asked(transaction)
             try:
                 left = patience if transaction.nonce < self._used else _ALONE_SECONDS
-                self._finish(transaction, patience=0.0 if transaction in self._late and not asked else left)
+                self._end(transaction, 0.0 if transaction in self._late and not asked else left, must_end=must_end)
             except (TransactionReverted, InsufficientFunds) as error:
                 if self._journal.again(transaction).state == PENDING:
                     raise  # it cannot be paid for, and nothing after it can be sent
@@ -525,7 +537,7 @@ class Sender:
                 patience = 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
-                if transaction.nonce >= (self._finality.count() or 0):
+                if must_end or not self._is_used(transaction):
                     raise
                 self._late.note(transaction, was_waited_for=True)
                 patience = 0.0
@@ -535,6 +547,18 @@ class Sender:
                     raise
                 log.warning("recovered transaction failed: %s", error)
         return begun
+
+    def _end(self, transaction: Transaction, patience: float, *, must_end: bool) -> None:
+        try:
+            self._finish(transaction, patience=patience)
+        except DeadlineExceeded:
+            if not must_end or not self._is_used(transaction):
+                raise
+            self._finish(transaction)  # by what is sure a moment later
+
+    def _is_used(self, transaction: Transaction) -> bool:
+        """Whether more than half of the endpoints have a transaction with its nonce in the chain."""
+        return transaction.nonce < (self._finality.count() or 0)
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.command import open_sender
+from protocol.chain.events import Deposited
 from protocol.chain.finality import Finality
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
@@ -146,6 +147,26 @@ def test_a_command_waits_until_it_is_sure_what_used_its_nonce(
     with blocks(world, 0.25):
         open_sender(chain, key, tmp_path / "key.json", limits, "home").send(chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
+
+
+def test_what_an_interrupted_command_began_is_done_before_what_the_next_is_asked_for(
+    world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wallet has used its nonce, and that is not sure yet."""
+    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 1.0)
+    world.anvil.request("anvil_mine", hex(40))
+    chain, limits = Chain(faulty.url, world.chain.runs.address, timeout=3), SendLimits(depth=12)
+    one = open_sender(chain, key, tmp_path / "key.json", limits, "home")
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Sender, "_finish", die)
+        one.send(chain.deposit(key.address, TOKEN))
+    one.close()
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
+    with blocks(world, 0.25):
+        two = open_sender(chain, key, tmp_path / "key.json", limits, "home")
+        two.send(chain.deposit(key.address, 2 * TOKEN))
+    done = [e.data.amount for e in world.logs() if isinstance(e.data, Deposited) and e.data.account == key.address]
+    assert done == [TOKEN, 2 * TOKEN]
 
 
 def test_a_late_deed_of_another_does_not_take_the_patience_of_one_that_is_asked_for(

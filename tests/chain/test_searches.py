@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swarm.faulty_endpoint import FaultyEndpoint, error
+from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
@@ -117,4 +117,43 @@ def test_two_that_take_their_time_tell_in_the_end_though_one_began_later(
     looks = [finality.user(deed.nonce, journal.hashes(deed))]
     honest[1].fault = slow
     looks += [finality.user(deed.nonce, journal.hashes(deed)) for _ in range(8)]
+    assert any(looks)
+
+
+def test_one_count_that_was_wrong_is_asked_for_again(world: World, faulty: FaultyEndpoint, key: Key) -> None:
+    """A proxy in front of it once took no heed of the block."""
+    world.anvil.request("anvil_mine", hex(600))
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
+    world.anvil.request("anvil_mine", hex(100))
+    (deed,) = journal.pending()
+    finality = Finality(chain, key.address, 12)
+    newest = world.anvil.request("eth_getTransactionCount", key.address, "latest")
+    faulty.fault = lambda method, params: result(newest) if method == "eth_getTransactionCount" else None
+    assert finality.user(deed.nonce, journal.hashes(deed)) is None
+    faulty.fault = lambda *_: None
+    looks = [finality.user(deed.nonce, journal.hashes(deed)) for _ in range(2)]
+    assert any(looks)
+
+
+def test_who_is_busy_in_words_again_and_again_tells_in_the_end(world: World, faulty: FaultyEndpoint, key: Key) -> None:
+    """Of each look it answers eight such questions."""
+    world.anvil.request("anvil_mine", hex(600))
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    _, journal = displaced(world, chain, key, 1, SendLimits(deadline=3, depth=12))
+    world.anvil.request("anvil_mine", hex(200))
+    (deed,) = journal.pending()
+    asked = [0]
+
+    def limited(method: str, params: Any) -> bytes | None:
+        if method == "eth_getTransactionCount" and params[1] != "latest":
+            asked[0] += 1
+            return error(-32016, "over rate limit") if asked[0] > 8 else None
+        return None
+
+    faulty.fault = limited
+    finality, looks = Finality(chain, key.address, 12), []
+    for _ in range(8):
+        asked[0] = 0
+        looks.append(finality.user(deed.nonce, journal.hashes(deed)))
     assert any(looks)
