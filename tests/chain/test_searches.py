@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from swarm.faulty_endpoint import FaultyEndpoint, error, result
 from swarm.world import TOKEN, World
 
@@ -94,9 +93,8 @@ def test_who_says_for_a_moment_that_it_is_busy_has_not_forgotten(
     assert deposits(world, key.address) == 1
 
 
-@pytest.mark.parametrize("is_late", [False, True])
 def test_two_that_take_their_time_tell_in_the_end_though_one_began_later(
-    world: World, honest: list[FaultyEndpoint], key: Key, is_late: bool
+    world: World, honest: list[FaultyEndpoint], key: Key
 ) -> None:
     """Each needs two looks. One was busy during the first look of all."""
     world.anvil.request("anvil_mine", hex(600))
@@ -112,7 +110,7 @@ def test_two_that_take_their_time_tell_in_the_end_though_one_began_later(
 
     honest[0].fault = slow
     busy = lambda method, _: error(-32005, "limit exceeded") if "Count" in method else None  # noqa: E731
-    honest[1].fault = busy if is_late else slow
+    honest[1].fault = busy
     finality = Finality(chain, key.address, 12)
     looks = [finality.user(deed.nonce, journal.hashes(deed))]
     honest[1].fault = slow
