@@ -522,7 +522,7 @@ class Sender:
             if is_filling(transaction):
                 self._keep_filling(transaction)
                 continue
-            asked = is_asked(transaction)
+            asked, begun_at = is_asked(transaction), self._clock.monotonic()
             try:
                 left = patience if transaction.nonce < self._used else _ALONE_SECONDS
                 self._end(transaction, 0.0 if transaction in self._late and not asked else left, must_end=must_end)
@@ -539,7 +539,8 @@ class Sender:
             except DeadlineExceeded as error:
                 if must_end or not self._is_used(transaction):
                     raise
-                self._late.note(transaction, was_waited_for=True)
+                waited = self._clock.monotonic() - begun_at
+                self._late.note(transaction, was_waited_for=waited >= self._limits.deadline)
                 patience = 0.0
                 log.warning("%s; its nonce is used, so nothing waits behind it", error)
             except RpcUnavailable as error:
