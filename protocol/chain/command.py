@@ -107,9 +107,9 @@ class CommandSender(Sender):
 
     def is_done(self, call: Call) -> bool:
         known = self._earlier(call, None)
-        return known is not None and (
-            known.hash is not None or known in self._late
-        )  # it may have landed: it is waited for
+        if known is None:
+            return False
+        return known.hash is not None or known in self._late  # of those `send` finds out what became of them
 
     def tell(self) -> None:
         """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""

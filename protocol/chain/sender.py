@@ -321,7 +321,7 @@ class Sender:
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
 
     def _is_new(self, transaction: Transaction) -> bool:
-        """By this machine's other clock, which goes on while it sleeps."""
+        """Whether it was signed a moment ago by the wall clock: the monotonic one stands still while a machine sleeps."""
         first = self._journal.attempts(transaction)[0]
         return abs(self._clock.wall() - first.signed) < _NEW_SECONDS
 

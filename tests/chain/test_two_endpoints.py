@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender, pushing
 from protocol.chain.ahead import AskedAhead
+from protocol.chain.command import open_sender
 from protocol.chain.drafts import Drafts
 from protocol.chain.endpoints import Endpoints
 from protocol.chain.landing import Landing
@@ -303,6 +305,27 @@ def test_who_says_when_to_come_back_is_not_waited_for_to_confirm_what_landed(
     faulty.fault = lambda *_: None
     clock.advance(2)
     assert landing.confirmed(transaction, anywhere=True) is not None
+
+
+def test_what_one_of_two_does_not_confirm_counts_as_done_for_whoever_asks_if_it_can_be_made(
+    world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are gone: else the user would be told to bring as many again."""
+    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 0.5)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    call = chain.deposit(key.address, TOKEN)
+    one = open_sender(chain, key, tmp_path / "key.json", SendLimits())
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Sender, "_close", die)
+        one.send(call)
+    one.close()
+    indexing = error(-32000, "transaction indexing is in progress")
+    faulty.fault = lambda method, _: indexing if method == "eth_getTransactionReceipt" else None
+    two = open_sender(chain, key, tmp_path / "key.json", SendLimits())
+    assert two.is_done(call)
+    faulty.fault = lambda *_: None
+    two.send(call)
+    assert deposits(world, key.address) == 1
 
 
 @pytest.mark.parametrize("how", ["in words", "busy", "HTTP 429"])
