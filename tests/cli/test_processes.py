@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -268,10 +268,11 @@ def at_a_terminal(
         start_new_session=True, preexec_fn=take_terminal, cwd=ROOT, env={**os.environ, **environment},
     )  # fmt: skip
     os.close(theirs)
-    shown = ""
+    shown, screen = "", selectors.DefaultSelector()
+    screen.register(ours, selectors.EVENT_READ)
     try:
         while True:
-            if select.select([ours], [], [], 10)[0]:
+            if screen.select(10):
                 try:
                     part = os.read(ours, 4096)
                 except OSError:  # the terminal was closed
@@ -285,6 +286,7 @@ def at_a_terminal(
         return process.wait(30), shown
     finally:
         process.kill()
+        screen.close()
         os.close(ours)
 
 
