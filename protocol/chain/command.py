@@ -52,7 +52,7 @@ class CommandSender(Sender):
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
             self._withhold_leaves()
-            self._recover(lambda _: True, must_end=True)
+            self._recover(lambda _: True)
             given = to_take_back(self.chain, self.key.address, self._signed())
             for transaction in self._untold():
                 if transaction.hash is None:
@@ -109,7 +109,12 @@ class CommandSender(Sender):
         known = self._earlier(call, None)
         if known is None:
             return False
-        return known.hash is not None or known in self._late  # of those `send` finds out what became of them
+        return known.hash is not None or (known in self._late and self._seems_done(known))
+
+    def _seems_done(self, transaction: Transaction) -> bool:
+        """By what some endpoint shows; `send` finds out whether it is so."""
+        shown = self._landing.anywhere(transaction)
+        return shown is not None and shown.succeeded
 
     def tell(self) -> None:
         """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""
@@ -137,6 +142,12 @@ class CommandSender(Sender):
 
     def _tell(self, transaction: Transaction) -> None:
         self._done.add(transaction.id)
+
+    def _is_overtaken(self, transaction: Transaction) -> bool:
+        """What an earlier command began, or this one for another deed: a person who asks for the opposite later means that."""
+        if self._is_wanted(transaction) or all(each.id != transaction.id for each in self._untold()):
+            return False
+        return any(not is_filling(each) for each in self._journal.after(transaction))
 
     def _untold(self) -> list[Transaction]:
         return [each for each in super()._untold() if each.id not in self._done]

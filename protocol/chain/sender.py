@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol import metrics
 from protocol.chain import gas, networks
@@ -111,6 +111,13 @@ class Sent:
         raise ChainError(f"transaction 0x{self.hash.hex()} emitted no {kind.__name__}")
 
 
+class _Moment(NamedTuple):
+    """Seconds, by this machine's clocks."""
+
+    monotonic: float
+    wall: float
+
+
 class Sender:
     """May be shared by threads; transactions go out one after the other."""
 
@@ -127,6 +134,7 @@ class Sender:
         self._signer = Signer(chain, key, self._limits, clock)
         self._lock = threading.Lock()
         self._asker = ""
+        self._is_wanted: Callable[[Transaction], bool] = lambda _: False  # by whoever asks for something now
         self._refusal = ""  # the last words of most endpoints for not taking what is being sent
         self._used = 0  # transactions of the key in the chain, as of the last look
         self._late = LateTransactions(clock)
@@ -169,7 +177,8 @@ class Sender:
         Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
         with self._lock, self.ahead(call):
-            self._recover(lambda transaction: self._is(transaction, call, name))
+            self._is_wanted = lambda transaction: self._is(transaction, call, name)
+            self._recover(self._is_wanted)
             known = self._earlier(call, name)
             transaction = known or self._begin(call, name)
             try:
@@ -294,7 +303,7 @@ class Sender:
         too few endpoints show, or that all refuse, is left; and one that failed as far as is known raises _NoReceipt at once, for its nonce is
         used. None: waits for all of this, too."""
         begun, resend_at, self._refusal = self._clock.monotonic(), 0.0, ""
-        new_until = begun + _NEW_SECONDS if fresh else begun
+        since = self._now() if fresh else None
         least = _POLL_SECONDS_PUBLIC if self._finality.depth else _POLL_SECONDS
         pause = max(least, _FIRST_LOOK * self._usual)  # not all of it, or a slow one would slow down all later ones
         while True:
@@ -304,13 +313,15 @@ class Sender:
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
                 if landed is None:
                     self._keep_filling_below(transaction.nonce)
-                    is_first = fresh or (self._clock.monotonic() < new_until and self._is_new(transaction))
+                    is_first = fresh or (since is not None and self._is_new(since))
                     pushed = self._push(transaction, everywhere=not fresh, is_first=is_first)
                     if pushed != transaction:  # it was not sent yet with this nonce, or gas
                         resend_at = self._clock.monotonic()
                     fresh = pushed.nonce != transaction.nonce
-                    new_until = self._clock.monotonic() + _NEW_SECONDS if fresh else new_until
                     transaction = pushed
+                    if fresh:  # nothing is known of this nonce yet
+                        since = self._now()
+                        patience = None if patience is None else since.monotonic - begun + _ALONE_SECONDS
             if landed is not None and (landed.succeeded or self._has_failed(landed)):
                 self._usual = min(_USUAL_SECONDS_MAX, max(self._clock.monotonic() - begun, 0.8 * self._usual))
                 return self._close(transaction, landed)
@@ -320,10 +331,13 @@ class Sender:
             self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, max(1.6 * pause, _FIRST_LOOK * self._usual))
 
-    def _is_new(self, transaction: Transaction) -> bool:
-        """Whether it was signed a moment ago by the wall clock: the monotonic one stands still while a machine sleeps."""
-        first = self._journal.attempts(transaction)[0]
-        return abs(self._clock.wall() - first.signed) < _NEW_SECONDS
+    def _now(self) -> _Moment:
+        return _Moment(self._clock.monotonic(), self._clock.wall())
+
+    def _is_new(self, since: _Moment) -> bool:
+        """By both clocks: one stands still while a machine sleeps, and the other may have been set."""
+        now = self._now()
+        return now.monotonic - since.monotonic < _NEW_SECONDS and abs(now.wall - since.wall) < _NEW_SECONDS
 
     def _has_failed(self, receipt: TransactionReceipt) -> bool:
         """Whether a transaction has, for good."""
@@ -372,6 +386,17 @@ class Sender:
             hint="look whether it was done before you do it again",
         )
 
+    def _is_overtaken(self, transaction: Transaction) -> bool:
+        """Whether a deed whose nonce something else used is given up: what was asked for later has been done, and it is not to come after that."""
+        return False
+
+    def _not_done(self, transaction: Transaction) -> _NotDone:
+        self._journal.finish(transaction, VOID)
+        return _NotDone(
+            f"{transaction.doing}: it was not done, for something else used its nonce, and other transactions have come since",
+            hint="give the command again if it is still wanted",
+        )
+
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
         instead = self._instead(self.chain.provider.gone())
         return _NoReceipt(
@@ -393,7 +418,7 @@ class Sender:
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
             self._refusal = "" if said.taken else self._refusal
             return self._refused(transaction, newest, said, is_first=is_first) if said.is_refused else transaction
-        except (_Refused, _UnknownOutcome, _NoReceipt):
+        except (_Refused, _NotDone, _UnknownOutcome, _NoReceipt):
             raise
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
@@ -416,6 +441,8 @@ class Sender:
             if user == LONG_AGO and not is_first:
                 raise self._unknown(transaction)
             if user is not None and user not in self._journal.hashes(transaction):
+                if self._is_overtaken(transaction):
+                    raise self._not_done(transaction)
                 return self._renew(transaction, user)
             if user is None and self._too_few and self._landing.confirmed(transaction, anywhere=True) is None:
                 raise self._no_receipt(
@@ -506,11 +533,8 @@ class Sender:
             )  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
-    def _recover(
-        self, is_asked: Callable[[Transaction], bool] = lambda _: False, *, must_end: bool = False
-    ) -> list[Transaction]:
-        """Ends what was begun, and returns it. `must_end`: goes on only once it is sure what used each nonce, so that nothing of it is done after what
-        is asked for later."""
+    def _recover(self, is_asked: Callable[[Transaction], bool] = lambda _: False) -> list[Transaction]:
+        """Ends what was begun, and returns it. What has its nonce used, by itself or by something else, is left after a while."""
         self._used = self._count()
         self._look_back.look(self._used)
         self._dropped.look(self._nonce())
@@ -524,20 +548,22 @@ class Sender:
                 continue
             asked, begun_at = is_asked(transaction), self._clock.monotonic()
             try:
-                left = patience if transaction.nonce < self._used else _ALONE_SECONDS
-                self._end(transaction, 0.0 if transaction in self._late and not asked else left, must_end=must_end)
+                left = _ALONE_SECONDS
+                if transaction.nonce < self._used:
+                    left = 0.0 if transaction in self._late and not asked else patience
+                self._finish(transaction, patience=left)
             except (TransactionReverted, InsufficientFunds) as error:
                 if self._journal.again(transaction).state == PENDING:
                     raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
-            except _UnknownOutcome as error:
+            except (_NotDone, _UnknownOutcome) as error:
                 log.warning("%s; %s", error, error.hint)
             except _NoReceipt as error:
                 self._late.note(transaction, was_waited_for=False)
                 patience = 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
-                if must_end or not self._is_used(transaction):
+                if not self._is_used(self._journal.again(transaction)):  # it may have another nonce by now
                     raise
                 waited = self._clock.monotonic() - begun_at
                 self._late.note(transaction, was_waited_for=waited >= self._limits.deadline)
@@ -548,14 +574,6 @@ class Sender:
                     raise
                 log.warning("recovered transaction failed: %s", error)
         return begun
-
-    def _end(self, transaction: Transaction, patience: float, *, must_end: bool) -> None:
-        try:
-            self._finish(transaction, patience=patience)
-        except DeadlineExceeded:
-            if not must_end or not self._is_used(transaction):
-                raise
-            self._finish(transaction)  # by what is sure a moment later
 
     def _is_used(self, transaction: Transaction) -> bool:
         """Whether more than half of the endpoints have a transaction with its nonce in the chain."""
@@ -600,6 +618,10 @@ class Sender:
 
 class _NoReceipt(RpcUnavailable):
     """What became of a transaction that has landed is not known yet. It stays pending, and nothing waits behind it."""
+
+
+class _NotDone(RpcUnavailable):
+    """A transaction can not land any more, and is given up. It is noted as VOID."""
 
 
 class _UnknownOutcome(RpcUnavailable):

@@ -225,6 +225,10 @@ class TransactionLog:
         """Those without a name that did what they should, or may still do it, and nobody has been told so, the oldest first."""
         return self._select("WHERE told = 0 AND state NOT IN (?, ?) ORDER BY id", (FAILED, VOID))
 
+    def after(self, transaction: Transaction) -> list[Transaction]:
+        """Those begun later that did what they should, or may still do it, the oldest first."""
+        return self._select("WHERE id > ? AND state NOT IN (?, ?) ORDER BY id", (transaction.id, FAILED, VOID))
+
     def tell(self, transactions: Collection[int]) -> None:
         """Notes that whoever asked for these knows that they are done."""
         with self._mutex:

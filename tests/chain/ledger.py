@@ -191,6 +191,8 @@ class Faults:
     old: float = 0.5
     lost: float = 0.1
     deadly: float = 0.02
+    indexing: bool = False
+    """Whether none shows a receipt now."""
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, faults: Faults) -> None:
@@ -214,6 +216,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, faults: Faults) -> No
 
 
 def _answer(ledger: Ledger, faults: Faults, method: str, params: Any) -> dict[str, Any]:
+    if faults.indexing and method == "eth_getTransactionReceipt":
+        return {"error": {"code": -32000, "message": "transaction indexing is in progress"}}
     chance = ledger.chance
     state = chance.choice(ledger.states) if chance.random() < faults.old else ledger.now
     answer = ledger.answer(state, method, params)

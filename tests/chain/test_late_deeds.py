@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,8 +11,6 @@ from swarm.faulty_endpoint import FaultyEndpoint, error
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
-from protocol.chain.command import open_sender
-from protocol.chain.events import Deposited
 from protocol.chain.finality import Finality
 from protocol.chain.sender import SendLimits
 from protocol.chain.transaction_log import Transaction, TransactionLog
@@ -112,63 +107,6 @@ def test_two_honest_ones_that_take_their_time_can_tell_in_the_end(
     assert looks[-1] not in journal.hashes(deed)
 
 
-@contextmanager
-def blocks(world: World, seconds: float) -> Iterator[None]:
-    """Come every so many seconds."""
-    ended = threading.Event()
-
-    def mine() -> None:
-        while not ended.wait(seconds):
-            world.anvil.request("evm_mine")
-
-    thread = threading.Thread(target=mine, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def test_a_command_waits_until_it_is_sure_what_used_its_nonce(
-    world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an honest endpoint."""
-    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 1.0)
-    world.anvil.request("anvil_mine", hex(40))
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
-    limits = SendLimits(depth=12)
-    one = open_sender(chain, key, tmp_path / "key.json", limits, "home")
-    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Sender, "_finish", die)
-        one.send(chain.deposit(key.address, TOKEN))
-    one.close()
-    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))  # a wallet
-    with blocks(world, 0.25):
-        open_sender(chain, key, tmp_path / "key.json", limits, "home").send(chain.deposit(key.address, TOKEN))
-    assert deposits(world, key.address) == 1
-
-
-def test_what_an_interrupted_command_began_is_done_before_what_the_next_is_asked_for(
-    world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wallet has used its nonce, and that is not sure yet."""
-    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 1.0)
-    world.anvil.request("anvil_mine", hex(40))
-    chain, limits = Chain(faulty.url, world.chain.runs.address, timeout=3), SendLimits(depth=12)
-    one = open_sender(chain, key, tmp_path / "key.json", limits, "home")
-    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Sender, "_finish", die)
-        one.send(chain.deposit(key.address, TOKEN))
-    one.close()
-    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
-    with blocks(world, 0.25):
-        two = open_sender(chain, key, tmp_path / "key.json", limits, "home")
-        two.send(chain.deposit(key.address, 2 * TOKEN))
-    done = [e.data.amount for e in world.logs() if isinstance(e.data, Deposited) and e.data.account == key.address]
-    assert done == [TOKEN, 2 * TOKEN]
-
-
 def test_a_late_deed_of_another_does_not_take_the_patience_of_one_that_is_asked_for(
     world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,3 +162,30 @@ def test_a_later_deed_waits_for_one_of_several_at_most_though_one_of_two_takes_w
     one.send(chain.deposit(key.address, TOKEN), name="later")
     assert deposits(world, key.address) == 1
     assert sum(sleeps) < 15, "and not three deadlines"
+
+
+def test_a_late_deed_that_got_another_nonce_has_time_to_land_with_it(
+    world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing after it could land before it."""
+    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 2.0)
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    one, journal = displaced(world, chain, key, 1, SendLimits(deadline=20))
+    with monkeypatch.context() as patch:
+        patch.setattr(Finality, "user", lambda *_: None)
+        one.recover()
+    (deed,) = journal.pending()
+    assert deed in one._late
+    refused = [0]
+
+    def full(method: str, _: object) -> bytes | None:
+        if method != _SENDING or journal.again(deed).nonce == deed.nonce or refused[0] == 3:
+            return None
+        refused[0] += 1
+        return error(-32000, "txpool is full")
+
+    faulty.fault = full
+    one.send(chain.deposit(key.address, TOKEN), name="later")
+    assert refused == [3]
+    assert deposits(world, key.address) == 2

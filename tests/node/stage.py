@@ -67,10 +67,10 @@ class LiveHub:
     def start(self) -> None:
         world, tiny = self._world, self._tiny
         self._database = Database(self._folder / "hub.sqlite")
-        store, book = Store(self._folder / "store"), Book(world.chain, world.run)
-        self.hub = Hub(world.chain, world.run, tiny.spec, book, store, self._database, world.trainer.key)
+        self._store, book = Store(self._folder / "store"), Book(world.chain, world.run)
+        self.hub = Hub(world.chain, world.run, tiny.spec, book, self._store, self._database, world.trainer.key)
         self._app = create_app(self.hub, self._folder / "status.json", self._folder / "need.json")
-        listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        self._listener = listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(self._answer, interface="asgi3", log_level="critical", lifespan="off")
@@ -83,7 +83,9 @@ class LiveHub:
             self._server.should_exit = self._server.force_exit = True
             self._thread.join(10)
             self._server = None
+            self._listener.close()
             self._database.close()
+            self._store.close()
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         method, path = scope["method"], scope["path"]

@@ -1,0 +1,193 @@
+"""What a command had signed when it was killed, and whose nonce something else has used: it is done once, and never after what was asked for later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from swarm.faulty_endpoint import FaultyEndpoint, error
+from swarm.world import TOKEN, World
+
+from protocol.chain import Chain, Sender
+from protocol.chain.command import CommandSender, open_sender
+from protocol.chain.events import Deposited
+from protocol.chain.sender import SendLimits
+from protocol.chain.signer import Signer
+from protocol.identity import Key
+from tests.chain.paying import deposits
+from tests.chain.test_told import Killed, die
+
+_LIMITS = SendLimits(depth=12, deadline=20)
+_INDEXING = error(-32000, "transaction indexing is in progress")
+_PRUNED = error(-32000, "historical state is not available")
+
+
+@contextmanager
+def blocks(world: World, seconds: float) -> Iterator[None]:
+    """Come every so many seconds."""
+    ended = threading.Event()
+
+    def mine() -> None:
+        while not ended.wait(seconds):
+            world.anvil.request("evm_mine")
+
+    thread = threading.Thread(target=mine, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 1.0)
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.3)
+
+
+@pytest.fixture
+def chain(world: World, faulty: FaultyEndpoint) -> Chain:
+    world.anvil.request("anvil_mine", hex(40))
+    return Chain(faulty.url, world.chain.runs.address, timeout=3)
+
+
+@pytest.fixture
+def command(world: World, chain: Chain, key: Key, tmp_path: Path) -> Iterator[Commands]:
+    """Killed when it had signed a deposit of one token; a wallet used its nonce."""
+    made = Commands(chain, key, tmp_path / "key.json")
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed), made.given() as one:
+        patch.setattr(Sender, "_finish", die)
+        one.send(chain.deposit(key.address, TOKEN))
+    wallet(world, key)
+    yield made
+
+
+def wallet(world: World, key: Key) -> None:
+    """Something else sends with the same key."""
+    Sender(world.chain, key).send(world.chain.transfer_tokens(world.owner.key.address, 1))
+
+
+class Commands:
+    """Given one after the other, with one keystore."""
+
+    def __init__(self, chain: Chain, key: Key, keystore: Path) -> None:
+        self._chain, self._key, self._keystore = chain, key, keystore
+
+    @contextmanager
+    def given(self) -> Iterator[CommandSender]:
+        sender = open_sender(self._chain, self._key, self._keystore, _LIMITS, "home")
+        try:
+            yield sender
+        finally:
+            sender.close()
+
+
+def done(world: World, key: Key) -> list[int]:
+    """Tokens of each deposit, in order."""
+    return [
+        e.data.amount // TOKEN for e in world.logs() if isinstance(e.data, Deposited) and e.data.account == key.address
+    ]
+
+
+def test_a_command_waits_until_it_is_sure_what_used_its_nonce(
+    world: World, command: Commands, chain: Chain, key: Key
+) -> None:
+    with blocks(world, 0.25), command.given() as two:
+        two.send(chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_it_is_given_another_nonce_before_anything_else_is_done(
+    world: World, command: Commands, chain: Chain, key: Key
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given() as two:
+        two.send(chain.deposit(key.address, 2 * TOKEN))
+    assert done(world, key) == [1, 2]
+
+
+def test_it_is_never_done_after_what_was_asked_for_later(
+    world: World, command: Commands, chain: Chain, key: Key, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What used its nonce was not sure in time; whoever asked for the opposite meanwhile meant that."""
+    with command.given() as two:
+        two.send(chain.deposit(key.address, 2 * TOKEN))
+    assert done(world, key) == [2]
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given() as three:
+        assert "it was not done" in caplog.text
+        assert "give the command again" in caplog.text
+        three.send(chain.deposit(key.address, 3 * TOKEN))
+    with command.given():
+        pass
+    assert done(world, key) == [2, 3]
+
+
+def test_whoever_asks_for_it_once_more_has_it_done_whatever_came_since(
+    world: World, command: Commands, chain: Chain, key: Key
+) -> None:
+    with command.given() as two:
+        two.send(chain.deposit(key.address, 2 * TOKEN))
+    with blocks(world, 0.25), command.given() as three:
+        three.send(chain.deposit(key.address, TOKEN))
+    assert done(world, key) == [2, 1]
+
+
+def test_what_landed_with_another_nonce_is_not_signed_again_for_want_of_a_receipt(
+    world: World, faulty: FaultyEndpoint, command: Commands, key: Key
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    faulty.fault = lambda method, _: _INDEXING if method == "eth_getTransactionReceipt" else None
+    with blocks(world, 0.25):
+        for _ in range(2):
+            with command.given():
+                pass
+        faulty.fault = lambda *_: None
+        with command.given():
+            pass
+    assert deposits(world, key.address) == 1
+
+
+def test_where_nobody_tells_what_used_its_nonce_other_commands_go_on(
+    world: World, faulty: FaultyEndpoint, command: Commands, chain: Chain, key: Key
+) -> None:
+    def pruned(method: str, params: list[str]) -> bytes | None:
+        return _PRUNED if method == "eth_getTransactionCount" and params[1] != "latest" else None
+
+    world.anvil.request("anvil_mine", hex(100))
+    faulty.fault = pruned
+    with blocks(world, 0.25):
+        for tokens in (2, 3):
+            with command.given() as sender:
+                sender.send(chain.deposit(key.address, tokens * TOKEN))
+    assert done(world, key) == [2, 3]
+
+
+def test_one_that_takes_whatever_it_is_sent_keeps_no_other_command_from_going_on(
+    world: World, honest: list[FaultyEndpoint], command: Commands, key: Key, tmp_path: Path
+) -> None:
+    known = error(-32000, "already known")
+    honest[1].fault = lambda method, _: known if method == "eth_sendRawTransaction" else None
+    world.anvil.request("anvil_mine", hex(20))
+    both = Chain([each.url for each in honest], world.chain.runs.address, timeout=3)
+    with blocks(world, 0.25), Commands(both, key, tmp_path / "key.json").given() as two:
+        two.send(both.deposit(key.address, 2 * TOKEN))
+    assert 2 in done(world, key)
+
+
+def test_what_seems_to_have_failed_is_not_told_as_sent_already(
+    world: World, faulty: FaultyEndpoint, chain: Chain, key: Key, tmp_path: Path
+) -> None:
+    """Its failure is not sure yet."""
+    commands = Commands(chain, key, tmp_path / "key.json")
+    call = chain.deposit(key.address, 2_000 * TOKEN)  # more than there are
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed), commands.given() as one:
+        patch.setattr(Signer, "gas_of", lambda *_, **__: 500_000)
+        patch.setattr(Sender, "_has_failed", die)
+        one.send(call)
+    with commands.given() as two:
+        assert not two.is_done(call)
