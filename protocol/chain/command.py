@@ -24,8 +24,8 @@ from protocol.chain.calls import Call
 from protocol.chain.client import Chain
 from protocol.chain.gaps import NOTHING_GAS, is_filling
 from protocol.chain.leaves import is_ours, spender_of, taking_back, to_take_back
-from protocol.chain.sender import Sender, SendLimits
-from protocol.chain.transaction_log import Transaction, TransactionLog
+from protocol.chain.sender import NotDone, Sender, SendLimits
+from protocol.chain.transaction_log import PENDING, VOID, Transaction, TransactionLog
 from protocol.errors import InsufficientFunds, LockHeld, PreflightError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 
@@ -46,6 +46,7 @@ class CommandSender(Sender):
         super().__init__(chain, key, journal, limits)
         self._asker = asker
         self._done: set[int] = set()  # by this command, or found done when it asked; asked for again it is another deed
+        self._given_up: dict[int, Transaction] = {}  # whose nonce something else used, by number
         self._found: set[int] = set()  # done before for whom this command acts
 
     def resume(self) -> None:
@@ -112,20 +113,25 @@ class CommandSender(Sender):
         return known.hash is not None or (known in self._late and self._seems_done(known))
 
     def _seems_done(self, transaction: Transaction) -> bool:
-        """By what some endpoint shows; `send` finds out whether it is so."""
-        shown = self._landing.anywhere(transaction)
-        return shown is not None and shown.succeeded
+        """By what some endpoint shows, or by its nonce where none shows how it ended; `send` finds out whether it is so."""
+        shown, hashes = self._landing.anywhere(transaction), self._journal.hashes(transaction)
+        return self._finality.user(transaction.nonce, hashes) in hashes if shown is None else shown.succeeded
 
     def tell(self) -> None:
         """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""
         found = [each.id for each in self._journal.untold() if each.id in self._found and not each.adds]
         self._journal.tell(self._done | set(found))
+        for each in self._given_up.values():  # it was said
+            is_ours = each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS
+            if is_ours and self._journal.again(each).state == PENDING and self._journal.again(each).nonce == each.nonce:
+                self._journal.finish(each, VOID)
+        self._given_up.clear()
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
         left = (*self._journal.pending(), *self._journal.untold())
         known = {each.id: each.doing for each in left if not is_filling(each)}
-        return [doing for number, doing in sorted(known.items()) if number not in self._found]
+        return [doing for number, doing in sorted(known.items()) if number not in {*self._found, *self._given_up}]
 
     def _earlier(self, call: Call, name: str | None) -> Transaction | None:
         known = super()._earlier(call, name)
@@ -143,11 +149,26 @@ class CommandSender(Sender):
     def _tell(self, transaction: Transaction) -> None:
         self._done.add(transaction.id)
 
+    def _displaced(self, transaction: Transaction) -> None:
+        """What an earlier command began is signed again for whoever asks for it: who asks for something else, or for nothing more, may mean the opposite.
+        What somebody was told is so again, unless that set a state, and other deeds came after it."""
+        if self._is_wanted(transaction) or (self._was_told(transaction) and not self._is_overtaken(transaction)):
+            return
+        if transaction.content == (self.key.address, b"", 0):  # it was to use its nonce up
+            self._journal.finish(transaction, VOID)
+            raise NotDone(f"{transaction.doing}: nothing that was signed before can land any more")
+        whose = f" for {transaction.asker}" if transaction.asker not in ("", self._asker) else ""
+        self._given_up[transaction.id] = transaction
+        raise NotDone(
+            f"an earlier command{whose} was interrupted while {transaction.doing}: it was not done, for something else used its nonce; this command "
+            "does it only if it asks for the same"
+        )
+
+    def _was_told(self, transaction: Transaction) -> bool:
+        return all(each.id != transaction.id for each in self._untold())
+
     def _is_overtaken(self, transaction: Transaction) -> bool:
-        """What an earlier command began, or this one for another deed: a person who asks for the opposite later means that."""
-        if self._is_wanted(transaction) or all(each.id != transaction.id for each in self._untold()):
-            return False
-        return any(not is_filling(each) for each in self._journal.after(transaction))
+        return not transaction.adds and any(not is_filling(each) for each in self._journal.after(transaction))
 
     def _untold(self) -> list[Transaction]:
         return [each for each in super()._untold() if each.id not in self._done]

@@ -69,6 +69,8 @@ class LookBack:
             self._look_for(transaction, is_doubted=is_doubted)
         elif outcome is not None:
             state = FAILED if not outcome.succeeded else SETTLED if self._finality.depth else MINED
+            if state == FAILED:
+                log.warning("%s: a reorg took it to another block, and it has failed there", transaction.doing)
             self._journal.finish(transaction, state, receipt.hash, outcome.block)
 
     def _look_for(self, transaction: Transaction, *, is_doubted: bool) -> None:

@@ -111,6 +111,10 @@ class Sent:
         raise ChainError(f"transaction 0x{self.hash.hex()} emitted no {kind.__name__}")
 
 
+class NotDone(RpcUnavailable):
+    """Nothing of a transaction can land any more, and it is not signed again unless somebody asks for it."""
+
+
 class _Moment(NamedTuple):
     """Seconds, by this machine's clocks."""
 
@@ -386,16 +390,8 @@ class Sender:
             hint="look whether it was done before you do it again",
         )
 
-    def _is_overtaken(self, transaction: Transaction) -> bool:
-        """Whether a deed whose nonce something else used is given up: what was asked for later has been done, and it is not to come after that."""
-        return False
-
-    def _not_done(self, transaction: Transaction) -> _NotDone:
-        self._journal.finish(transaction, VOID)
-        return _NotDone(
-            f"{transaction.doing}: it was not done, for something else used its nonce, and other transactions have come since",
-            hint="give the command again if it is still wanted",
-        )
+    def _displaced(self, transaction: Transaction) -> None:
+        """Something else used its nonce, for good. Raises NotDone where it is not to be signed with another."""
 
     def _no_receipt(self, transaction: Transaction, said: str) -> _NoReceipt:
         instead = self._instead(self.chain.provider.gone())
@@ -418,7 +414,7 @@ class Sender:
             said = push(self.chain, newest.raw, transaction.doing, everywhere=everywhere)
             self._refusal = "" if said.taken else self._refusal
             return self._refused(transaction, newest, said, is_first=is_first) if said.is_refused else transaction
-        except (_Refused, _NotDone, _UnknownOutcome, _NoReceipt):
+        except (_Refused, NotDone, _UnknownOutcome, _NoReceipt):
             raise
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
@@ -441,8 +437,7 @@ class Sender:
             if user == LONG_AGO and not is_first:
                 raise self._unknown(transaction)
             if user is not None and user not in self._journal.hashes(transaction):
-                if self._is_overtaken(transaction):
-                    raise self._not_done(transaction)
+                self._displaced(transaction)
                 return self._renew(transaction, user)
             if user is None and self._too_few and self._landing.confirmed(transaction, anywhere=True) is None:
                 raise self._no_receipt(
@@ -556,11 +551,12 @@ class Sender:
                 if self._journal.again(transaction).state == PENDING:
                     raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
-            except (_NotDone, _UnknownOutcome) as error:
+            except _UnknownOutcome as error:
                 log.warning("%s; %s", error, error.hint)
-            except _NoReceipt as error:
-                self._late.note(transaction, was_waited_for=False)
-                patience = 0.0  # the next is not waited for as well
+            except (NotDone, _NoReceipt) as error:
+                is_sure = isinstance(error, NotDone)
+                self._late.note(transaction, was_waited_for=is_sure)
+                patience = patience if is_sure else 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
                 if not self._is_used(self._journal.again(transaction)):  # it may have another nonce by now
@@ -618,10 +614,6 @@ class Sender:
 
 class _NoReceipt(RpcUnavailable):
     """What became of a transaction that has landed is not known yet. It stays pending, and nothing waits behind it."""
-
-
-class _NotDone(RpcUnavailable):
-    """A transaction can not land any more, and is given up. It is noted as VOID."""
 
 
 class _UnknownOutcome(RpcUnavailable):

@@ -227,7 +227,8 @@ class TransactionLog:
 
     def after(self, transaction: Transaction) -> list[Transaction]:
         """Those begun later that did what they should, or may still do it, the oldest first."""
-        return self._select("WHERE id > ? AND state NOT IN (?, ?) ORDER BY id", (transaction.id, FAILED, VOID))
+        query = "WHERE id > ? AND state NOT IN (?, ?, ?) ORDER BY id"
+        return self._select(query, (transaction.id, FAILED, DROPPED, VOID))
 
     def tell(self, transactions: Collection[int]) -> None:
         """Notes that whoever asked for these knows that they are done."""

@@ -7,6 +7,7 @@ import itertools
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -41,6 +42,8 @@ def run_schedule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(chance.randint(1, 3)):
             faults.indexing = chance.random() < 0.3
             commands.give(name)
+            if chance.random() < 0.2:
+                commands.give_nothing()
     faults.__dict__.update(QUIET.__dict__)
     ledger.foreign = ledger.failing = 0
     for name in names:
@@ -61,6 +64,7 @@ class Commands:
         self._asks = itertools.count()
         self._asked: dict[str, int] = {}  # when each was last asked for before it landed
         self._landed: set[str] = set()
+        self._revoked: set[str] = set()  # by a command that ended well and found nothing to do, or was answered "no"
         self._told: set[str] = set()
 
     def give(self, name: str) -> bool:
@@ -68,6 +72,7 @@ class Commands:
         if name not in self._told:
             if name not in self._landed:
                 self._asked[name] = next(self._asks)
+            self._revoked.discard(name)
             try:
                 self._run(name)
                 self._told.add(name)
@@ -79,12 +84,22 @@ class Commands:
             self._check()
         return name in self._told
 
-    def _run(self, name: str) -> None:
+    def give_nothing(self) -> None:
+        """A command that ends well and has sent nothing."""
+        with suppress(MurmurationError, Killed):
+            self._run(None)
+            self._check()
+            if not self._ledger.poor:  # what was refused for want of gas money may land whenever somebody shows it
+                self._revoked |= self._asked.keys() - self._landed
+        self._check()
+
+    def _run(self, name: str | None) -> None:
         limits = SendLimits(deadline=12, stuck=4, depth=self._ledger.depth)
         sender = CommandSender(self._chain, KEY, self._journal, limits, "home")
         sender._clock = sender._signer._clock = self._ledger.clock
         sender.resume()
-        sender.send(Call(f"doing {name}", Function(self._chain.ethereum, TARGET, name.encode())))
+        if name is not None:
+            sender.send(Call(f"doing {name}", Function(self._chain.ethereum, TARGET, name.encode())))
         sender.tell()
 
     def _check(self) -> None:
@@ -92,6 +107,7 @@ class Commands:
         done = [deed.name for block in self._ledger.now for deed, good in block.transactions if good and deed.name]
         for place, name in enumerate(done):
             if name not in self._landed:
+                assert name not in self._revoked
                 assert all(self._asked[earlier] < self._asked[name] for earlier in done[:place])
         self._landed |= set(done)
 

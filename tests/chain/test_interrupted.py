@@ -16,6 +16,7 @@ from protocol.chain.command import CommandSender, open_sender
 from protocol.chain.events import Deposited
 from protocol.chain.sender import SendLimits
 from protocol.chain.signer import Signer
+from protocol.errors import MurmurationError
 from protocol.identity import Key
 from tests.chain.paying import deposits
 from tests.chain.test_told import Killed, die
@@ -78,8 +79,8 @@ class Commands:
         self._chain, self._key, self._keystore = chain, key, keystore
 
     @contextmanager
-    def given(self) -> Iterator[CommandSender]:
-        sender = open_sender(self._chain, self._key, self._keystore, _LIMITS, "home")
+    def given(self, home: str = "home") -> Iterator[CommandSender]:
+        sender = open_sender(self._chain, self._key, self._keystore, _LIMITS, home)
         try:
             yield sender
         finally:
@@ -101,30 +102,57 @@ def test_a_command_waits_until_it_is_sure_what_used_its_nonce(
     assert deposits(world, key.address) == 1
 
 
-def test_it_is_given_another_nonce_before_anything_else_is_done(
-    world: World, command: Commands, chain: Chain, key: Key
-) -> None:
-    world.anvil.request("anvil_mine", hex(20))
-    with blocks(world, 0.25), command.given() as two:
-        two.send(chain.deposit(key.address, 2 * TOKEN))
-    assert done(world, key) == [1, 2]
+NOT_DONE = "it was not done, for something else used its nonce"
 
 
-def test_it_is_never_done_after_what_was_asked_for_later(
+def test_it_is_not_done_for_whoever_asks_for_something_else(
     world: World, command: Commands, chain: Chain, key: Key, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What used its nonce was not sure in time; whoever asked for the opposite meanwhile meant that."""
+    """Not by the next command either, nor by one that finds nothing to do: the person may have meant the opposite."""
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25):
+        with command.given() as two:
+            assert f"interrupted while depositing stake: {NOT_DONE}" in caplog.text
+            two.send(chain.deposit(key.address, 2 * TOKEN))
+            two.tell()
+        caplog.clear()
+        with command.given() as three:
+            assert NOT_DONE not in caplog.text, "it was said, by a command that ended well"
+            three.send(chain.deposit(key.address, 3 * TOKEN))
+    assert done(world, key) == [2, 3]
+
+
+def test_what_was_not_sure_in_time_is_not_done_later(
+    world: World, command: Commands, chain: Chain, key: Key, caplog: pytest.LogCaptureFixture
+) -> None:
     with command.given() as two:
-        two.send(chain.deposit(key.address, 2 * TOKEN))
-    assert done(world, key) == [2]
+        assert NOT_DONE not in caplog.text
+        two.tell()  # after "nothing to do"
     world.anvil.request("anvil_mine", hex(20))
     with blocks(world, 0.25), command.given() as three:
-        assert "it was not done" in caplog.text
-        assert "give the command again" in caplog.text
+        assert NOT_DONE in caplog.text
         three.send(chain.deposit(key.address, 3 * TOKEN))
-    with command.given():
-        pass
-    assert done(world, key) == [2, 3]
+    assert done(world, key) == [3]
+
+
+def test_it_is_said_until_a_command_for_whom_it_was_has_ended_well(
+    world: World, command: Commands, chain: Chain, key: Key, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25):
+        for home in ("home", "another"):  # killed before its end; for another home
+            with command.given(home) as sender:
+                assert NOT_DONE in caplog.text
+                assert ("command for home" in caplog.text) == (home == "another")
+                if home == "another":
+                    sender.tell()
+            caplog.clear()
+        for is_said in (True, False):
+            with command.given() as sender:
+                assert (NOT_DONE in caplog.text) == is_said
+                assert sender.unfinished() == []
+                sender.tell()
+            caplog.clear()
 
 
 def test_whoever_asks_for_it_once_more_has_it_done_whatever_came_since(
@@ -132,23 +160,31 @@ def test_whoever_asks_for_it_once_more_has_it_done_whatever_came_since(
 ) -> None:
     with command.given() as two:
         two.send(chain.deposit(key.address, 2 * TOKEN))
+        two.tell()
+    world.anvil.request("anvil_mine", hex(20))
     with blocks(world, 0.25), command.given() as three:
         three.send(chain.deposit(key.address, TOKEN))
+        three.tell()
+    with command.given():
+        pass
     assert done(world, key) == [2, 1]
 
 
 def test_what_landed_with_another_nonce_is_not_signed_again_for_want_of_a_receipt(
-    world: World, faulty: FaultyEndpoint, command: Commands, key: Key
+    world: World, faulty: FaultyEndpoint, command: Commands, chain: Chain, key: Key
 ) -> None:
     world.anvil.request("anvil_mine", hex(20))
+    call = chain.deposit(key.address, TOKEN)
     faulty.fault = lambda method, _: _INDEXING if method == "eth_getTransactionReceipt" else None
     with blocks(world, 0.25):
         for _ in range(2):
-            with command.given():
-                pass
+            with command.given() as sender, suppress(MurmurationError):
+                sender.send(call)
+        with command.given() as sender:
+            assert sender.is_done(call), "else its user would be told to bring as many tokens again"
         faulty.fault = lambda *_: None
-        with command.given():
-            pass
+        with command.given() as sender:
+            sender.send(call)
     assert deposits(world, key.address) == 1
 
 
