@@ -7,6 +7,7 @@ The process that was killed may have sent its transaction or not. `open_sender` 
 from the chain, and a call of the same content that the command then asks for has been made already: it is not made again. That
 holds until a command that asked for it has ended well and has said so, or for a day by this machine's clock and by the chain's:
 the journal knows of which deeds nobody was told, and for which home or run they were. An equal one for another is another deed.
+Where something else used its nonce, it is signed again only by a command that asks for it; others say so and go on.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from swarm.world import TOKEN, World
 from protocol.chain import Chain, Sender
 from protocol.chain.command import CommandSender, open_sender
 from protocol.chain.events import Deposited
+from protocol.chain.finality import Finality, Landed
 from protocol.chain.sender import SendLimits
 from protocol.chain.signer import Signer
 from protocol.errors import MurmurationError
@@ -227,3 +228,34 @@ def test_what_seems_to_have_failed_is_not_told_as_sent_already(
         one.send(call)
     with commands.given() as two:
         assert not two.is_done(call)
+
+
+def test_what_set_a_state_and_was_told_is_not_done_again_after_what_came_later(
+    world: World, chain: Chain, key: Key, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reorg took both, and a wallet the first one's nonce."""
+    commands, bonds = Commands(chain, key, tmp_path / "key.json"), chain.bonds.address
+    for tokens in (5, 6):
+        with commands.given() as sender:
+            sender.send(chain.approve_tokens(bonds, tokens * TOKEN))
+            sender.tell()
+    world.anvil.request("anvil_reorg", 2, [])
+    wallet(world, key)
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), commands.given():
+        assert NOT_DONE in caplog.text
+    assert world.chain.allowance(key.address, bonds) == 6 * TOKEN
+
+
+def test_what_was_told_and_failed_after_all_is_told_again(
+    chain: Chain, key: Key, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reorg put it behind something else."""
+    commands = Commands(chain, key, tmp_path / "key.json")
+    with commands.given() as sender:
+        sender.send(chain.deposit(key.address, TOKEN))
+        sender.tell()
+    monkeypatch.setattr(Finality, "is_young", lambda *_: False)
+    monkeypatch.setattr(Finality, "outcome", lambda _, __, block: Landed(False, block))
+    with commands.given():
+        assert "depositing stake: a reorg took it to another block, and it has failed there" in caplog.text
