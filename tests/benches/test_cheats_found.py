@@ -17,13 +17,20 @@ LUCK = 2.0
 """By which a goal may be missed here: how many mismatched tokens a policy's few completions have is luck, and each kind of processor trains it a little otherwise."""
 
 
+LUCK_OF_ONE_TOKEN = 20.0
+"""The same where single values find a cheat softly: a token in some thousands tells, so that 8,000 hold one or none that does at the goal's own rate. The bench, with some
+hundreds of completions, found drafts within 0.1 after one submission where 80 completions took seven."""
+
+
 def check(rows: list[Detection]) -> None:
     for row in rows:
         if row.honest:
             assert row.found == row.tenth_found == 0, row
         elif row.goal is not None:
             assert row.found > 0.5, row
-            assert row.ours <= (LUCK * row.goal if row.goal > 1 else row.goal), row
+            by_one = row.found_by.get("a single value", 0) > 0.5 and row.goal > 1 and row.name.endswith(": soft")
+            luck = LUCK_OF_ONE_TOKEN if by_one else LUCK
+            assert row.ours <= (luck * row.goal if row.goal > 1 else row.goal), row
 
 
 def test_honest_work_is_found_by_nothing_and_a_tenth_of_cheap_rows_at_once(tiny_run: TinyRun, tmp_path: Path) -> None:
