@@ -26,7 +26,7 @@ from protocol.chain.client import Chain
 from protocol.chain.gaps import NOTHING_GAS, is_filling
 from protocol.chain.leaves import is_ours, spender_of, taking_back, to_take_back
 from protocol.chain.sender import NotDone, Sender, SendLimits
-from protocol.chain.transaction_log import PENDING, VOID, Transaction, TransactionLog
+from protocol.chain.transaction_log import DISPLACED, VOID, Transaction, TransactionLog
 from protocol.errors import InsufficientFunds, LockHeld, PreflightError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 
@@ -53,6 +53,9 @@ class CommandSender(Sender):
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
+            for displaced in self._journal.displaced():
+                said = self._not_done(displaced)
+                log.warning("%s; %s", said, said.hint)
             self._withhold_leaves()
             self._recover(lambda _: True)
             given = to_take_back(self.chain, self.key.address, self._signed())
@@ -123,8 +126,7 @@ class CommandSender(Sender):
         found = [each.id for each in self._journal.untold() if each.id in self._found and not each.adds]
         self._journal.tell(self._done | set(found))
         for each in self._given_up.values():  # it was said
-            is_ours = each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS
-            if is_ours and self._journal.again(each).state == PENDING and self._journal.again(each).nonce == each.nonce:
+            if each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS:
                 self._journal.finish(each, VOID)
         self._given_up.clear()
 
@@ -153,26 +155,39 @@ class CommandSender(Sender):
     def _displaced(self, transaction: Transaction) -> None:
         """What an earlier command began is signed again for whoever asks for it: who asks for something else, or for nothing more, may mean the opposite.
         What somebody was told is so again, unless that set a state, and other deeds came after it."""
-        if self._is_wanted(transaction) or (self._was_told(transaction) and not self._is_overtaken(transaction)):
+        was_told = self._was_told(transaction)
+        if self._is_wanted(transaction) or (
+            was_told and (transaction.adds or not self._journal.sets_after(transaction))
+        ):
             return
-        if transaction.content == (self.key.address, b"", 0):  # it was to use its nonce up
-            self._journal.finish(transaction, VOID)
+        is_nothing = transaction.content == (self.key.address, b"", 0)  # it was to use its nonce up
+        self._journal.finish(transaction, VOID if is_nothing else DISPLACED)
+        if is_nothing:
             raise NotDone(f"{transaction.doing}: nothing that was signed before can land any more")
-        whose = f" for {transaction.asker}" if transaction.asker not in ("", self._asker) else ""
-        self._given_up[transaction.id] = transaction
-        raise NotDone(
-            f"an earlier command{whose} was interrupted while {transaction.doing}: it was not done, for something else used its nonce; this command "
-            "does it only if it asks for the same"
+        raise self._not_done(transaction)
+
+    def _not_done(self, displaced: Transaction) -> NotDone:
+        self._given_up[displaced.id] = displaced
+        whose = f" for {displaced.asker}" if displaced.asker not in ("", self._asker) else ""
+        what = f"{displaced.doing}{whose}, which an earlier command had signed"
+        was = "it is in the chain no more" if self._was_told(displaced) else "it was not done"
+        return NotDone(
+            f"{what}: {was}, for something else used its nonce",
+            hint="this command does it only if it asks for the same",
         )
 
     def _was_told(self, transaction: Transaction) -> bool:
-        return all(each.id != transaction.id for each in self._untold())
+        return transaction.id in self._done or all(each.id != transaction.id for each in self._journal.untold())
 
-    def _is_overtaken(self, transaction: Transaction) -> bool:
-        return not transaction.adds and any(not is_filling(each) for each in self._journal.after(transaction))
+    def _begin(self, call: Call, name: str | None) -> Transaction:
+        begun = super()._begin(call, name)
+        for each in self._journal.displaced():
+            if self._is(each, call, name):  # this is done in its place
+                self._journal.finish(each, VOID)
+        return begun
 
     def _untold(self) -> list[Transaction]:
-        return [each for each in super()._untold() if each.id not in self._done]
+        return [each for each in super()._untold() if each.id not in self._done and each.state != DISPLACED]
 
     def _is(self, transaction: Transaction, call: Call, name: str | None) -> bool:
         return transaction.asker == self._asker and super()._is(transaction, call, name)

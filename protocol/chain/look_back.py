@@ -69,7 +69,7 @@ class LookBack:
             self._look_for(transaction, is_doubted=is_doubted)
         elif outcome is not None:
             state = FAILED if not outcome.succeeded else SETTLED if self._finality.depth else MINED
-            if state == FAILED:
+            if state == FAILED and transaction.state in (MINED, SETTLED):
                 log.warning("%s: a reorg took it to another block, and it has failed there", transaction.doing)
             self._journal.finish(transaction, state, receipt.hash, outcome.block)
 

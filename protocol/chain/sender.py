@@ -548,15 +548,15 @@ class Sender:
                     left = 0.0 if transaction in self._late and not asked else patience
                 self._finish(transaction, patience=left)
             except (TransactionReverted, InsufficientFunds) as error:
-                if self._journal.again(transaction).state == PENDING:
+                now = self._journal.again(transaction)
+                if now.state == PENDING and not self._is_used(now):
                     raise  # it cannot be paid for, and nothing after it can be sent
                 log.warning("recovered transaction failed: %s", error)
-            except _UnknownOutcome as error:
+            except (NotDone, _UnknownOutcome) as error:
                 log.warning("%s; %s", error, error.hint)
-            except (NotDone, _NoReceipt) as error:
-                is_sure = isinstance(error, NotDone)
-                self._late.note(transaction, was_waited_for=is_sure)
-                patience = patience if is_sure else 0.0  # the next is not waited for as well
+            except _NoReceipt as error:
+                self._late.note(transaction, was_waited_for=False)
+                patience = 0.0  # the next is not waited for as well
                 log.warning("%s", error)
             except DeadlineExceeded as error:
                 if not self._is_used(self._journal.again(transaction)):  # it may have another nonce by now

@@ -19,9 +19,9 @@ from protocol.errors import LockHeld
 
 PENDING, MINED, SETTLED, FAILED = "pending", "mined", "settled", "failed"
 """States: may still land; landed and did what it should; the same, where no reorg reaches; landed and reverted."""
-DROPPED, UNKNOWN, VOID = "dropped", "unknown", "void"
+DROPPED, UNKNOWN, DISPLACED, VOID = "dropped", "unknown", "displaced", "void"
 """Refused for want of gas money, and may land all the same (dropped.py); landed or not, which can not be known any more, and whoever asked is to be
-told so; will never land, for something else used its nonce."""
+told so; will never land, for something else used its nonce, and whoever asked is to be told so; the same, and was told or need not be."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS transactions (
@@ -52,6 +52,7 @@ CREATE INDEX IF NOT EXISTS transactions_mined ON transactions (nonce) WHERE stat
 CREATE INDEX IF NOT EXISTS transactions_dropped ON transactions (nonce) WHERE state = 'dropped';
 CREATE INDEX IF NOT EXISTS transactions_by_time ON transactions (created);
 CREATE INDEX IF NOT EXISTS transactions_untold ON transactions (id) WHERE told = 0;
+CREATE INDEX IF NOT EXISTS transactions_displaced ON transactions (id) WHERE state = 'displaced';
 CREATE INDEX IF NOT EXISTS transactions_failed ON transactions (id) WHERE state = 'failed';
 CREATE INDEX IF NOT EXISTS attempts_of_transaction ON attempts (tx);
 """
@@ -225,10 +226,15 @@ class TransactionLog:
         """Those without a name that did what they should, or may still do it, and nobody has been told so, the oldest first."""
         return self._select("WHERE told = 0 AND state NOT IN (?, ?) ORDER BY id", (FAILED, VOID))
 
-    def after(self, transaction: Transaction) -> list[Transaction]:
-        """Those begun later that did what they should, or may still do it, the oldest first."""
-        query = "WHERE id > ? AND state NOT IN (?, ?, ?) ORDER BY id"
-        return self._select(query, (transaction.id, FAILED, DROPPED, VOID))
+    def displaced(self) -> list[Transaction]:
+        """The oldest first."""
+        return self._select(f"WHERE state = '{DISPLACED}' ORDER BY id", ())  # the index knows this text
+
+    def sets_after(self, transaction: Transaction) -> bool:
+        """Whether what sets a state, and has done so or may, has a later nonce than this one: it was asked for later."""
+        with self._mutex:
+            query = "SELECT 1 FROM transactions WHERE nonce > ? AND NOT adds AND state IN (?, ?, ?)"
+            return self._db.execute(query, (transaction.nonce, PENDING, MINED, SETTLED)).fetchone() is not None
 
     def tell(self, transactions: Collection[int]) -> None:
         """Notes that whoever asked for these knows that they are done."""

@@ -13,6 +13,7 @@ from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.command import CommandSender, open_sender
+from protocol.chain.ethereum import nonce_of
 from protocol.chain.events import Deposited
 from protocol.chain.finality import Finality, Landed
 from protocol.chain.sender import SendLimits
@@ -113,7 +114,7 @@ def test_it_is_not_done_for_whoever_asks_for_something_else(
     world.anvil.request("anvil_mine", hex(20))
     with blocks(world, 0.25):
         with command.given() as two:
-            assert f"interrupted while depositing stake: {NOT_DONE}" in caplog.text
+            assert f"depositing stake, which an earlier command had signed: {NOT_DONE}" in caplog.text
             two.send(chain.deposit(key.address, 2 * TOKEN))
             two.tell()
         caplog.clear()
@@ -144,7 +145,7 @@ def test_it_is_said_until_a_command_for_whom_it_was_has_ended_well(
         for home in ("home", "another"):  # killed before its end; for another home
             with command.given(home) as sender:
                 assert NOT_DONE in caplog.text
-                assert ("command for home" in caplog.text) == (home == "another")
+                assert ("stake for home, which" in caplog.text) == (home == "another")
                 if home == "another":
                     sender.tell()
             caplog.clear()
@@ -243,7 +244,7 @@ def test_what_set_a_state_and_was_told_is_not_done_again_after_what_came_later(
     wallet(world, key)
     world.anvil.request("anvil_mine", hex(20))
     with blocks(world, 0.25), commands.given():
-        assert NOT_DONE in caplog.text
+        assert "it is in the chain no more, for something else used its nonce" in caplog.text
     assert world.chain.allowance(key.address, bonds) == 6 * TOKEN
 
 
@@ -259,3 +260,68 @@ def test_what_was_told_and_failed_after_all_is_told_again(
     monkeypatch.setattr(Finality, "outcome", lambda _, __, block: Landed(False, block))
     with commands.given():
         assert "depositing stake: a reorg took it to another block, and it has failed there" in caplog.text
+
+
+def test_one_that_looks_at_the_money_before_the_nonce_stops_no_command(
+    world: World, faulty: FaultyEndpoint, command: Commands, chain: Chain, key: Key
+) -> None:
+    """Some nodes do. The first could not be paid for any more, and its nonce is used."""
+    poor = error(-32000, "insufficient funds for gas * price + value")
+    used = world.chain.ethereum.transaction_count(key.address)
+
+    def unpaid(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction" and nonce_of(bytes.fromhex(params[0][2:])) < used:
+            return poor
+        return None
+
+    with command.given("another") as two:
+        two.send(chain.deposit(key.address, 2 * TOKEN))
+    faulty.fault = unpaid
+    with command.given() as three:
+        three.send(chain.deposit(key.address, 3 * TOKEN))
+    assert done(world, key) == [2, 3]
+
+
+def test_what_was_known_not_to_be_done_stays_so_when_states_are_gone(
+    world: World, faulty: FaultyEndpoint, command: Commands, chain: Chain, key: Key
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given():
+        pass
+    world.anvil.request("anvil_mine", hex(200))
+    faulty.fault = lambda method, params: (
+        _PRUNED if method == "eth_getTransactionCount" and params[1] != "latest" else None
+    )
+    with blocks(world, 0.25), command.given() as three:
+        three.send(chain.deposit(key.address, TOKEN))
+    assert done(world, key) == [1]
+
+
+def test_on_ctrl_c_what_was_signed_in_place_of_it_is_named(
+    world: World, command: Commands, chain: Chain, key: Key
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given() as two, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, "_finish", die)
+        with suppress(Killed):
+            two.send(chain.deposit(key.address, TOKEN))
+        assert two.unfinished() == ["depositing stake"]
+
+
+def test_what_was_told_and_adds_is_done_again_after_a_reorg(
+    world: World, chain: Chain, key: Key, tmp_path: Path
+) -> None:
+    """Leave and deposit, both lost, and a wallet took both nonces."""
+    commands, bonds = Commands(chain, key, tmp_path / "key.json"), chain.bonds.address
+    with commands.given() as sender:
+        sender.send(chain.approve_tokens(bonds, 5 * TOKEN))
+        sender.send(chain.deposit(key.address, 5 * TOKEN))
+        sender.tell()
+    world.anvil.request("anvil_reorg", 2, [])
+    wallet(world, key)
+    wallet(world, key)
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), commands.given():
+        pass
+    assert done(world, key) == [5]
+    assert world.chain.allowance(key.address, bonds) == 0, "it was given again, and used"
