@@ -53,9 +53,7 @@ class CommandSender(Sender):
     def resume(self) -> None:
         """Ends what an earlier command began. Raises what Sender.send does."""
         with self._lock:
-            for displaced in self._journal.displaced():
-                said = self._not_done(displaced)
-                log.warning("%s; %s", said, said.hint)
+            self._tell_of_displaced()
             self._withhold_leaves()
             self._recover(lambda _: True)
             given = to_take_back(self.chain, self.key.address, self._signed())
@@ -78,6 +76,19 @@ class CommandSender(Sender):
                 self.send(taking_back(self.chain, leave))
             except TransactionReverted as error:  # of a token that is none of ours
                 log.warning("%s", error)
+
+    def _tell_of_displaced(self) -> None:
+        untold = self._untold()
+        for each in self._journal.displaced():
+            if (
+                self._landing.confirmed(each, anywhere=True) is not None
+            ):  # by a reorg that was deeper than any should be
+                self._journal.reopen(each)
+            elif any(other.content == each.content and other.asker == each.asker for other in untold):
+                self._journal.finish(each, VOID)  # done in its place, by one that was killed before it noted so
+            else:
+                said = self._not_done(each)
+                log.warning("%s; %s", said, said.hint)
 
     def _signed(self) -> list[bytes]:
         """All signed forms of what nobody was told of."""
@@ -126,15 +137,16 @@ class CommandSender(Sender):
         found = [each.id for each in self._journal.untold() if each.id in self._found and not each.adds]
         self._journal.tell(self._done | set(found))
         for each in self._given_up.values():  # it was said
-            if each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS:
+            is_due = each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS
+            if is_due and self._journal.again(each).state == DISPLACED:
                 self._journal.finish(each, VOID)
         self._given_up.clear()
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
         left = (*self._journal.pending(), *self._journal.untold())
-        known = {each.id: each.doing for each in left if not is_filling(each)}
-        return [doing for number, doing in sorted(known.items()) if number not in {*self._found, *self._given_up}]
+        known = {each.id: each.doing for each in left if not is_filling(each) and each.state != DISPLACED}
+        return [doing for number, doing in sorted(known.items()) if number not in self._found]
 
     def _earlier(self, call: Call, name: str | None) -> Transaction | None:
         known = super()._earlier(call, name)
@@ -163,7 +175,7 @@ class CommandSender(Sender):
         is_nothing = transaction.content == (self.key.address, b"", 0)  # it was to use its nonce up
         self._journal.finish(transaction, VOID if is_nothing else DISPLACED)
         if is_nothing:
-            raise NotDone(f"{transaction.doing}: nothing that was signed before can land any more")
+            raise NotDone(f"{transaction.doing}: nothing of it can land any more", hint="that leave was never given")
         raise self._not_done(transaction)
 
     def _not_done(self, displaced: Transaction) -> NotDone:

@@ -424,14 +424,18 @@ class Sender:
         """What follows where most endpoints that answer do not take a raw transaction. `is_first`: it has its nonce since a moment ago, so what used
         that long ago is something else."""
         doing, unpaid = transaction.doing, said.of(Refusal.UNPAID)
+        is_dead = said.mostly(Refusal.UNPAID) and self._is_used(transaction)  # some look at the money before the nonce
         gone = len(self.chain.provider.gone())
         if (
             said.mostly(Refusal.UNPAID)
+            and not is_dead
             and unpaid + said.taken + gone >= len(self.chain.singles)
             and not (said.taken and self._is_paid(attempt, transaction))
         ):
             self._drop(transaction)
-        if said.of(Refusal.USED) and not is_filling(transaction):  # of a filling it does not matter by what
+        if (said.of(Refusal.USED) or is_dead) and not is_filling(
+            transaction
+        ):  # of a filling it does not matter by what
             nonce = transaction.nonce
             user = self._finality.user(nonce, self._journal.hashes(transaction), self._journal.signed_with(nonce))
             if user == LONG_AGO and not is_first:

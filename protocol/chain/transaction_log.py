@@ -252,8 +252,8 @@ class TransactionLog:
     def holds(self, nonce: int) -> bool:
         """Whether something that was signed with a nonce uses it, or may."""
         with self._mutex:
-            query = "SELECT 1 FROM transactions WHERE nonce = ? AND state NOT IN (?, ?)"
-            return self._db.execute(query, (nonce, DROPPED, VOID)).fetchone() is not None
+            query = "SELECT 1 FROM transactions WHERE nonce = ? AND state NOT IN (?, ?, ?)"
+            return self._db.execute(query, (nonce, DROPPED, DISPLACED, VOID)).fetchone() is not None
 
     def next_nonce(self) -> int:
         """The one after the highest that was given out and may be used, or is."""

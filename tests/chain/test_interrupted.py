@@ -12,12 +12,13 @@ from swarm.faulty_endpoint import FaultyEndpoint, error
 from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
-from protocol.chain.command import CommandSender, open_sender
+from protocol.chain.command import CommandSender, journal_path, open_sender
 from protocol.chain.ethereum import nonce_of
 from protocol.chain.events import Deposited
 from protocol.chain.finality import Finality, Landed
 from protocol.chain.sender import SendLimits
 from protocol.chain.signer import Signer
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import MurmurationError
 from protocol.identity import Key
 from tests.chain.paying import deposits
@@ -325,3 +326,44 @@ def test_what_was_told_and_adds_is_done_again_after_a_reorg(
         pass
     assert done(world, key) == [5]
     assert world.chain.allowance(key.address, bonds) == 0, "it was given again, and used"
+
+
+def test_what_landed_after_all_in_a_reorg_beyond_belief_is_not_done_again(
+    world: World, command: Commands, chain: Chain, key: Key, tmp_path: Path
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given("another"):
+        pass
+    journal = TransactionLog(journal_path(chain, key, tmp_path / "key.json"))
+    (raw,) = (attempt.raw for each in journal.displaced() for attempt in journal.attempts(each))
+    journal.close()
+    world.anvil.request("anvil_reorg", world.chain.block_number() - _before(world, key), [])
+    world.anvil.request("eth_sendRawTransaction", f"0x{raw.hex()}")
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given() as two:
+        two.send(chain.deposit(key.address, TOKEN))
+    assert done(world, key) == [1]
+
+
+def test_a_nonce_that_such_a_reorg_gave_back_stops_no_command(
+    world: World, command: Commands, chain: Chain, key: Key
+) -> None:
+    world.anvil.request("anvil_mine", hex(20))
+    with blocks(world, 0.25), command.given("another") as two:
+        two.send(chain.deposit(key.address, 2 * TOKEN))
+        two.tell()
+    world.anvil.request("anvil_reorg", world.chain.block_number() - _before(world, key, 2), [])
+    with blocks(world, 0.25):
+        with command.given("another") as three, suppress(MurmurationError):
+            three.send(chain.deposit(key.address, 3 * TOKEN))
+        with command.given("another") as four:
+            four.send(chain.deposit(key.address, 3 * TOKEN))
+    assert done(world, key) == [2, 3]
+
+
+def _before(world: World, key: Key, last: int = 1) -> int:
+    """The newest block without so many of the key's last transactions."""
+    number, used = world.chain.block_number(), world.chain.ethereum.transaction_count(key.address)
+    while world.chain.ethereum.transaction_count(key.address, number) > used - last:
+        number -= 1
+    return number
