@@ -80,7 +80,11 @@ def test_news_of_trainer_and_validator_reach_a_node_that_only_dials_out_and_a_st
     trainer.gossip.tell_version(HEAD_KIND, HEAD + 1, b"d" * 32, run.trainer)
     trainer.gossip.tell_need(signed)
     validator.host.publish(run.verdict())
-    eventually(lambda: node.words.head and node.words.need and verdicts, within=30, what="hearing all")
+    eventually(
+        lambda: node.words.head and node.words.need and verdicts and validator.words.head,
+        within=30,
+        what="hearing all",
+    )
     assert node.words.head is not None
     assert node.words.head.step == HEAD + 1
     assert node.words.need == signed
