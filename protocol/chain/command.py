@@ -47,7 +47,6 @@ class CommandSender(Sender):
         super().__init__(chain, key, journal, limits)
         self._asker = asker
         self._done: set[int] = set()  # by this command, or found done when it asked; asked for again it is another deed
-        self._given_up: dict[int, Transaction] = {}  # whose nonce something else used, by number
         self._found: set[int] = set()  # done before for whom this command acts
 
     def resume(self) -> None:
@@ -80,12 +79,11 @@ class CommandSender(Sender):
     def _tell_of_displaced(self) -> None:
         untold = self._untold()
         for each in self._journal.displaced():
-            if (
-                self._landing.confirmed(each, anywhere=True) is not None
-            ):  # by a reorg that was deeper than any should be
-                self._journal.reopen(each)
-            elif any(other.content == each.content and other.asker == each.asker for other in untold):
-                self._journal.finish(each, VOID)  # done in its place, by one that was killed before it noted so
+            alike = (other for other in untold if (other.content, other.asker) == (each.content, each.asker))
+            if self._landing.confirmed(each, anywhere=True) is not None:
+                self._journal.reopen(each)  # by a reorg that was deeper than any should be
+            elif any(other.id > each.id for other in alike):
+                self._journal.finish(each, VOID)  # begun in its place, by a command that was killed before it noted so
             else:
                 said = self._not_done(each)
                 log.warning("%s; %s", said, said.hint)
@@ -136,11 +134,9 @@ class CommandSender(Sender):
         """Notes that the command has said what it did, and what it found done: of what adds, only what it asked for."""
         found = [each.id for each in self._journal.untold() if each.id in self._found and not each.adds]
         self._journal.tell(self._done | set(found))
-        for each in self._given_up.values():  # it was said
-            is_due = each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS
-            if is_due and self._journal.again(each).state == DISPLACED:
+        for each in self._journal.displaced():  # all were said, by `resume` or when it was found
+            if each.asker == self._asker or self._clock.wall() - each.created >= _REMEMBERED_SECONDS:
                 self._journal.finish(each, VOID)
-        self._given_up.clear()
 
     def unfinished(self) -> list[str]:
         """What this command has signed and not told of, as words: "depositing stake"."""
@@ -179,7 +175,6 @@ class CommandSender(Sender):
         raise self._not_done(transaction)
 
     def _not_done(self, displaced: Transaction) -> NotDone:
-        self._given_up[displaced.id] = displaced
         whose = f" for {displaced.asker}" if displaced.asker not in ("", self._asker) else ""
         what = f"{displaced.doing}{whose}, which an earlier command had signed"
         was = "it is in the chain no more" if self._was_told(displaced) else "it was not done"

@@ -433,9 +433,8 @@ class Sender:
             and not (said.taken and self._is_paid(attempt, transaction))
         ):
             self._drop(transaction)
-        if (said.of(Refusal.USED) or is_dead) and not is_filling(
-            transaction
-        ):  # of a filling it does not matter by what
+        # of a filling it does not matter by what
+        if (said.of(Refusal.USED) or is_dead) and not is_filling(transaction):
             nonce = transaction.nonce
             user = self._finality.user(nonce, self._journal.hashes(transaction), self._journal.signed_with(nonce))
             if user == LONG_AGO and not is_first:

@@ -21,7 +21,6 @@ from protocol.chain.signer import Signer
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import MurmurationError
 from protocol.identity import Key
-from tests.chain.paying import deposits
 from tests.chain.test_told import Killed, die
 
 _LIMITS = SendLimits(depth=12, deadline=20)
@@ -102,7 +101,7 @@ def test_a_command_waits_until_it_is_sure_what_used_its_nonce(
 ) -> None:
     with blocks(world, 0.25), command.given() as two:
         two.send(chain.deposit(key.address, TOKEN))
-    assert deposits(world, key.address) == 1
+    assert done(world, key) == [1]
 
 
 NOT_DONE = "it was not done, for something else used its nonce"
@@ -158,6 +157,23 @@ def test_it_is_said_until_a_command_for_whom_it_was_has_ended_well(
             caplog.clear()
 
 
+def test_an_equal_deed_of_before_is_none_that_was_done_in_its_place(
+    world: World, chain: Chain, key: Key, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A command that pays twice was killed in the second payment."""
+    commands, call = Commands(chain, key, tmp_path / "key.json"), chain.deposit(key.address, TOKEN)
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed), commands.given() as one:
+        one.send(call)
+        patch.setattr(Sender, "_finish", die)
+        one.send(call)
+    wallet(world, key)
+    world.anvil.request("anvil_mine", hex(20))
+    for _ in range(2):
+        caplog.clear()
+        with blocks(world, 0.25), commands.given():
+            assert NOT_DONE in caplog.text
+
+
 def test_whoever_asks_for_it_once_more_has_it_done_whatever_came_since(
     world: World, command: Commands, chain: Chain, key: Key
 ) -> None:
@@ -188,7 +204,7 @@ def test_what_landed_with_another_nonce_is_not_signed_again_for_want_of_a_receip
         faulty.fault = lambda *_: None
         with command.given() as sender:
             sender.send(call)
-    assert deposits(world, key.address) == 1
+    assert done(world, key) == [1]
 
 
 def test_where_nobody_tells_what_used_its_nonce_other_commands_go_on(
