@@ -72,6 +72,8 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
              trainer: str, bootnode: str, first_block: int) -> dict[str, Any]:  # fmt: skip
     """The tables of run.toml."""
     tables = demo()
+    # The node on vLLM begins alone: a step waits for the others, who are on their way, rather than go on with what it has made.
+    longer = 0 if settings.vllm is None else VLLM_SECONDS
     host = settings.host_of("trainer")
     sampling = tables["spec"]["sampling"] | settings.sampling
     units = sampling["group_size"] * sampling["groups_per_submission"] * sampling["max_new_tokens"]
@@ -94,7 +96,8 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
         "trainer": tables["trainer"]
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
-            "rollout_wait_seconds": settings.rollout_wait_seconds + (0 if settings.vllm is None else VLLM_SECONDS),
+            "rollout_wait_seconds": settings.rollout_wait_seconds + longer,
+            "rollout_quiet_seconds": tables["trainer"]["rollout_quiet_seconds"] + longer,
         }
         | ({} if settings.groups_least is None else {"groups_least": settings.groups_least}),
         "hub": {"keystore": "trainer.json", "host": host.address, "port": 0, "origin_port": 0},

@@ -1,4 +1,4 @@
-"""A swarm of two steps in which one of the honest nodes computes with vLLM, where that is installed (scripts/test-vllm)."""
+"""A swarm of four steps in which one of the honest nodes computes with vLLM, where that is installed (scripts/test-vllm)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_a_node_on_vllm_is_paid_in_a_swarm_on_torch(tmp_path: Path) -> None:
     """Its work is judged by validators on torch, and trained on; whatever the demo promises is kept beside it."""
-    story = Demo(SwarmSettings(steps=2, vllm=Path(sys.executable)), Display("with vLLM"), tmp_path / "swarm")
+    story = Demo(SwarmSettings(steps=4, vllm=Path(sys.executable)), Display("with vLLM"), tmp_path / "swarm")
     try:
         assert story.run(require_gain=False) == []
         node = story.swarm.honest[-1]
