@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,12 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyRun]:
     run = TinyRun.create(tmp_path_factory.mktemp("run"), one_for_all_workers)
     yield run
     run.context.sandbox.close()
+
+
+@pytest.fixture
+def deep() -> Iterator[None]:
+    """Packages that the chain needs raise the limit of recursion, and Python's parser then ends the process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    yield
+    sys.setrecursionlimit(before)

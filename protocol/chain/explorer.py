@@ -14,13 +14,14 @@ from typing import Any
 
 import requests
 
+from protocol import canonical
 from protocol.chain import artifacts
 from protocol.chain.access import Code
 from protocol.chain.client import Chain
 from protocol.chain.contract import Contract, creation
 from protocol.chain.deploy import Deployment
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ChainError, DeadlineExceeded, Unavailable
+from protocol.errors import ChainError, DeadlineExceeded, Malformed, Unavailable
 
 ETHERSCAN = "https://api.etherscan.io/v2/api"
 """One address for all chains it knows, Base and Base Sepolia among them."""
@@ -156,9 +157,9 @@ class SourceExplorer:
                     return False, "rate limit"
                 if answer.status_code != requests.codes.ok:
                     raise Unavailable(f"the explorer answers with HTTP {answer.status_code}", hint="check --explorer")
-            said = json.loads(body)
+            said = canonical.parse(body, "the explorer's answer")
             return str(said["status"]) == "1", str(said["result"] or said["message"])
-        except (requests.RequestException, ValueError, LookupError, TypeError) as error:
+        except (requests.RequestException, Malformed, LookupError, TypeError) as error:
             raise Unavailable(
                 f"the explorer did not answer as one does ({type(error).__name__})",
                 hint="check --explorer, and try again",

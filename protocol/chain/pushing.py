@@ -24,7 +24,7 @@ class Refusal(Enum):
     USED = ("nonce too low", "nonce is too low", "nonce_too_low", "oldnonce")
     CHEAP = ("underpriced", "fee too low", "feetoolow", "less than block base fee", "below current base fee")
     SMALL = ("intrinsic gas", "floor")
-    OTHER = ()
+    OTHER = ("",)  # in all, and therefore the last
 
 
 _KNOWN = ("already known", "already imported", "alreadyknown", "known transaction")  # the very same bytes are there
@@ -69,7 +69,7 @@ def push(chain: Chain, raw: bytes, doing: str, *, everywhere: bool) -> Pushed:
             if any(words in text for words in _KNOWN):
                 said.taken, everywhere = said.taken + 1, True  # or so it says: the next one is asked as well
                 continue
-            kind = next((kind for kind in Refusal if any(words in text for words in kind.value)), Refusal.OTHER)
+            kind = next(kind for kind in Refusal if any(words in text for words in kind.value))
             said.refusals.setdefault(kind, []).append(error)
             log.warning("%s: %s refuses the transaction: %s", doing, one.rpc, text[:200])
         except RpcUnavailable as error:

@@ -157,7 +157,10 @@ class _Complaints:
         self._is_told = False
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if "socket.accept()" not in context["message"]:
+        message = context["message"]
+        if "_start_serving" in message:
+            return  # a second later it would accept again, and is closed by then
+        if "socket.accept()" not in message:
             loop.default_exception_handler(context)
         elif not self._is_told:
             self._is_told = True

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
+from protocol import canonical
 from protocol.chain import networks
-from protocol.errors import ConfigError, UsageError, WrongChain
+from protocol.errors import ConfigError, Malformed, UsageError, WrongChain
 from protocol.http_url import without_secrets
 from protocol.settings import Settings, checked
 from protocol.shell.cli import parse_address
@@ -72,10 +73,10 @@ def read(file: Path) -> RunCard:
     hint = "the run's owner makes a card with `murmur run card`"
     try:
         with file.open("rb") as opened:
-            found = json.loads(opened.read(_BYTES_MAX))
+            found = canonical.parse(opened.read(_BYTES_MAX), "the card")
     except OSError as error:
         raise UsageError(f"cannot read the card {file}: {error.strerror}", hint=hint) from error
-    except (ValueError, RecursionError):
+    except Malformed:
         found = None
     if not isinstance(found, dict):
         raise ConfigError(f"{file} is no run's card", hint=hint)

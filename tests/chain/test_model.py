@@ -78,6 +78,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(600)  # thirty schedules of a chain: on a busy machine more than two minutes
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_model_with_other_rules_is_found_out(twins: Twins, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     place, other = FAULTS[name]

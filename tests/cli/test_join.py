@@ -421,6 +421,7 @@ def test_a_home_of_another_run_is_left_alone(newcomer: Newcomer) -> None:
 @pytest.mark.parametrize(
     ("text", "code"), [("", 3), ("[]", 3), ("[" * 60_000, 3), ('{"run": 1}', 3), ('{"contract": "0x12"}', 3), (None, 2)]
 )
+@pytest.mark.usefixtures("deep")
 def test_what_is_no_card_is_refused_before_a_key_is_made(
     console: Console, tmp_path: Path, text: str | None, code: int
 ) -> None:

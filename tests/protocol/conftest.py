@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,12 +58,3 @@ def many_files() -> Iterator[None]:
         for each in opened:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.fixture
-def deep() -> Iterator[None]:
-    """Packages that the chain needs raise the limit of recursion, and Python's parser then ends the process."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(1_000_000)
-    yield
-    sys.setrecursionlimit(before)

@@ -93,6 +93,7 @@ def test_the_version_is_the_one_that_the_extra_installs() -> None:
         ("", []), ("<tool_call>{}", []), (call("a") + " and so on", []), ("</tool_call>" * 20_000, []), ("[" * 131_072, []),
         ("<tool_call>not JSON</tool_call>", [(None, {})]), ("<tool_call>[1]</tool_call>", [(None, {})]),
         ('<tool_call>{"name": "a", "arguments": "x"}</tool_call>', [(None, {})]), (f"<tool_call>{'[' * 4000}</tool_call>", [(None, {})]),
+        (call("a").replace("{}", '{"x": ' + "[" * 70 + "]" * 70 + "}"), [(None, {})]),
         (f"<tool_call>{'9' * 20_000}</tool_call>", [(None, {})]), ("<tool_call>\ud800</tool_call>", [(None, {})]),
         ("<tool_call>" * 20_000 + "</tool_call>", [(None, {})]), (call("a") * 9, [("a", {})] * CALLS_MAX),
     ],

@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protocol import canonical
 from protocol.environments.tasksets import refusals
+from protocol.errors import Malformed
 
 CALLS_MAX = 4
 """Of one turn; what is beyond is not called."""
@@ -76,10 +78,10 @@ def _parsed(text: str) -> FunctionCall:
     if len(text) > CALL_BYTES_MAX or nothing.text != text:
         return nothing
     try:
-        match json.loads(text):
+        match canonical.parse(text.encode(), "a call"):
             case {"name": str(name), "arguments": dict(arguments)}:
                 return FunctionCall(text, name, arguments)
-    except (ValueError, RecursionError):
+    except Malformed:
         pass
     return nothing
 

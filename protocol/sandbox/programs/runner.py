@@ -160,18 +160,19 @@ class Sandboxed:
                 self._report, to_report = _pipe(self._ends, inherited)
                 info, to_info = _pipe(passing, inherited)
                 ready, to_ready = _pipe(inherited, passing)
+                # Made here: where one of its own cannot be had, Popen of Python 3.11.2 leaves the other open.
+                asked, self._ask = os.pipe()
+                inherited.callback(os.close, asked)
+                self._asking = self._ends.enter_context(open(self._ask, "wb", 0))
+                self._out, to_out = _pipe(self._ends, inherited)
                 command = walls.command(
                     uid=uid, functions=self.functions, language=language, seccomp=rules, result=to_result, report=to_report, info=to_info, ready=ready
                 )  # fmt: skip
                 with walls.same_addresses():
                     self._process = subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                        command, stdin=asked, stdout=to_out, stderr=subprocess.DEVNULL,
                         pass_fds=(rules, to_result, to_report, to_info, ready),
                     )  # fmt: skip
-            assert self._process.stdin and self._process.stdout
-            for stream in (self._process.stdin, self._process.stdout):
-                self._ends.callback(stream.close)
-            self._ask, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
             for descriptor in (self._ask, self._out, self._result, self._report):
                 os.set_blocking(descriptor, False)
             first = _first_process(info)
@@ -235,8 +236,7 @@ class Sandboxed:
     def _stop(self) -> None:
         """Has the supervisor end the test now, and say what it took."""
         self.is_spent = True
-        assert self._process and self._process.stdin
-        self._process.stdin.close()
+        self._asking.close()
         if self._first is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGCHLD)  # else it looks a tenth of a second later
