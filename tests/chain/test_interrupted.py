@@ -18,7 +18,7 @@ from protocol.chain.events import Deposited
 from protocol.chain.finality import Finality, Landed
 from protocol.chain.sender import SendLimits
 from protocol.chain.signer import Signer
-from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.transaction_log import Transaction, TransactionLog
 from protocol.errors import MurmurationError
 from protocol.identity import Key
 from tests.chain.test_told import Killed, die
@@ -263,6 +263,36 @@ def test_what_set_a_state_and_was_told_is_not_done_again_after_what_came_later(
     with blocks(world, 0.25), commands.given():
         assert "it is in the chain no more, for something else used its nonce" in caplog.text
     assert world.chain.allowance(key.address, bonds) == 6 * TOKEN
+
+
+def test_what_set_a_state_before_another_did_is_set_again_for_whoever_asks_once_more(
+    world: World, faulty: FaultyEndpoint, chain: Chain, key: Key, tmp_path: Path
+) -> None:
+    """No endpoint shows that it landed, until whoever asks waits for it."""
+    commands, bonds = Commands(chain, key, tmp_path / "key.json"), chain.bonds.address
+    hidden: set[str] = set()
+    faulty.fault = lambda method, params: (
+        _INDEXING if method == "eth_getTransactionReceipt" and params[0] in hidden else None
+    )
+    hide = Sender._push
+
+    def push(sender: Sender, transaction: Transaction, **how: bool) -> Transaction:
+        hidden.update(f"0x{each.hex()}" for each in sender._journal.hashes(transaction))
+        hide(sender, transaction, **how)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed), commands.given() as sender:
+        patch.setattr(Sender, "_push", push)
+        sender.send(chain.approve_tokens(bonds, 5 * TOKEN))
+    with blocks(world, 0.25):
+        with commands.given() as sender:
+            sender.send(chain.approve_tokens(bonds, 6 * TOKEN))
+            sender.tell()
+        with commands.given() as sender:
+            threading.Timer(3, hidden.clear).start()
+            sender.send(chain.approve_tokens(bonds, 5 * TOKEN))
+            sender.tell()
+    assert world.chain.allowance(key.address, bonds) == 5 * TOKEN
 
 
 def test_what_was_told_and_failed_after_all_is_told_again(
