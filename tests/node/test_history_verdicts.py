@@ -259,7 +259,7 @@ def test_a_cooler_temperature_is_convicted_by_its_sums_and_an_honest_seat_beside
     assert hard_ones(stage, cheat)[0].stage == CaseStage.UPHELD
     assert cases(stage, honest) == []
     table = json.loads((hard.folder / "history.json").read_bytes())
-    table[1] = table[1][1:]
+    table[1] = table[1][1:] or [table[1]]  # the first submissions may suffice, of which there is no history yet
     (hard.folder / "history.json").write_bytes(canonical.encode(table))
     with pytest.raises(HashMismatch, match="history"):
         replay(Evidence(hard.folder), stage.tiny.model)
