@@ -274,11 +274,11 @@ def test_what_set_a_state_before_another_did_is_set_again_for_whoever_asks_once_
     faulty.fault = lambda method, params: (
         _INDEXING if method == "eth_getTransactionReceipt" and params[0] in hidden else None
     )
-    hide = Sender._push
+    sent = Sender._push
 
     def push(sender: Sender, transaction: Transaction, **how: bool) -> Transaction:
         hidden.update(f"0x{each.hex()}" for each in sender._journal.hashes(transaction))
-        hide(sender, transaction, **how)
+        sent(sender, transaction, **how)
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed), commands.given() as sender:
