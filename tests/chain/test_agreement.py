@@ -155,7 +155,7 @@ def test_where_first_blocks_differ_no_other_journal_is_begun(
     faulty.fault = first_block_of(world, "0x" + "cd" * 32)
     with pytest.raises(WrongChain, match="do not have the same first block"):
         journal_path(chain, key, place)
-    alone = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    alone = Chain(faulty.url, world.chain.runs.address, timeout=20)
     assert journal_path(alone, key, place) != path, "another chain of the same number"
 
 

@@ -80,7 +80,7 @@ def test_without_gas_money_nothing_stays_behind(world: World) -> None:
 
 
 def test_what_cannot_be_paid_for_is_not_even_signed(world: World, faulty: FaultyEndpoint, key: Key) -> None:
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     call = one.chain.deposit(key.address, TOKEN)
     _, most = one.estimate(call)
     world.anvil.give(key.address, most - 1)
@@ -93,14 +93,14 @@ def test_what_cannot_be_paid_for_is_not_even_signed(world: World, faulty: Faulty
 
 
 def test_value_that_goes_along_is_counted_too(world: World, faulty: FaultyEndpoint, key: Key) -> None:
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     refused(one, one.chain.transfer_ether(world.owner.key.address, world.chain.balance(key.address)))
     assert faulty.asked["eth_sendRawTransaction"] == 0
 
 
 def test_one_endpoint_that_shows_no_gas_money_stops_nobody(world: World, faulty: FaultyEndpoint, key: Key) -> None:
     faulty.fault = lambda method, _: result("0x0") if method == "eth_getBalance" else None
-    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=20)
     Sender(chain, key).send(chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
 
@@ -111,7 +111,7 @@ def test_one_endpoint_that_shows_no_gas_money_stops_nobody(world: World, faulty:
 def test_one_endpoint_that_refuses_for_want_of_gas_money_is_one_endpoint(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key
 ) -> None:
-    chain, journal = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3), TransactionLog()
+    chain, journal = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=20), TransactionLog()
     Sender(chain, key, journal).send(chain.deposit(key.address, TOKEN), name="deposit/1")
     assert len(keeping.kept) == 1
     named = journal.named("deposit/1")
@@ -132,7 +132,7 @@ def test_while_one_refuses_and_the_other_says_nothing_it_may_still_land(
             raise Drop
 
     other.fault = fault
-    chain = Chain([faulty.url, other.url], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, other.url], world.chain.runs.address, timeout=20)
     try:
         Sender(chain, key, journal).send(chain.deposit(key.address, TOKEN))
     finally:
@@ -146,7 +146,7 @@ def test_while_one_refuses_and_the_other_says_nothing_it_may_still_land(
 def test_what_was_refused_is_done_once_when_it_is_asked_for_again(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key, name: str | None, when: str
 ) -> None:
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     call = one.chain.deposit(key.address, TOKEN)
     refused(one, call, name)
     keeping.is_lying = False
@@ -169,7 +169,7 @@ def test_what_has_landed_is_not_told_as_what_would_revert_now(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key, depth: int
 ) -> None:
     """Where the endpoint has an old count, or no block is deep enough to say who used the nonce."""
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     one = Sender(chain, key, limits=SendLimits(depth=depth))
     call = chain.transfer_tokens(world.owner.key.address, world.chain.token_balance(key.address))
     refused(one, call)
@@ -184,7 +184,7 @@ def test_a_deed_that_took_its_nonce_finds_it_and_goes_on_with_the_next(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = TransactionLog()
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal)
     refused(one, one.chain.deposit(key.address, TOKEN), "deposit/1")
     (first,) = journal.dropped()
     keeping.is_lying, keeping.is_about_to_publish = False, True
@@ -200,7 +200,7 @@ def test_it_is_found_by_whatever_is_sent_next(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = TransactionLog()
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal)
     refused(one, one.chain.deposit(key.address, TOKEN), "deposit/1")
     (first,) = journal.dropped()
     keeping.publish()
@@ -218,7 +218,7 @@ def test_it_gets_another_nonce_once_another_deed_has_its_own_for_good(
     """The journal tells: an endpoint keeps the counts of some minutes alone."""
     world.anvil.request("anvil_mine", hex(20))
     journal = TransactionLog()
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(depth=12))
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal, SendLimits(depth=12))
     refused(one, one.chain.deposit(key.address, TOKEN), "deposit/1")
     (first,) = journal.dropped()
     faulty.fault = lambda method, params: (
@@ -262,7 +262,7 @@ KILLS: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
 def test_killed_at_any_point_it_lands_once(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key, tmp_path: Path, kill: Callable[..., object]
 ) -> None:
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     call = chain.deposit(key.address, TOKEN)
     for _ in range(2):
         with pytest.MonkeyPatch.context() as patch:
@@ -287,7 +287,7 @@ def test_killed_at_any_point_it_lands_once(
 def test_a_command_that_is_repeated_finds_what_was_refused_and_has_landed(
     world: World, keeping: Keeping, faulty: FaultyEndpoint, key: Key, tmp_path: Path
 ) -> None:
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     call = chain.deposit(key.address, TOKEN)
     one = open_sender(chain, key, tmp_path / "key.json", SendLimits())
     refused(one, call)
@@ -304,7 +304,7 @@ def test_a_command_that_is_repeated_finds_what_was_refused_and_has_landed(
 
 def test_an_empty_account_forgets_nothing_that_may_still_land(world: World, faulty: FaultyEndpoint, key: Key) -> None:
     """The first endpoint took it and will pass it on some time; a second deed in its place could then land as well."""
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     answers = iter([error(-32000, "already known"), POOR])
     taken: list[str] = []
 
@@ -326,7 +326,7 @@ def test_what_was_enlarged_and_cannot_be_paid_for_stops_no_other_deed(
     world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = TransactionLog()
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(deadline=3))
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal, SendLimits(deadline=3))
     dear, cheap = one.chain.deposit(key.address, TOKEN), one.chain.transfer_tokens(world.owner.key.address, 1)
     with monkeypatch.context() as patch:
         patch.setattr(Drafts, "gas", lambda *_: 20_000)
@@ -346,7 +346,7 @@ def test_nothing_is_given_up_that_something_already_waits_behind(
     world: World, faulty: FaultyEndpoint, key: Key
 ) -> None:
     journal = TransactionLog()
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal)
     for number in range(2):
         one.send(one.chain.deposit(key.address, TOKEN), name=f"deposit/{number}")
     world.anvil.request("anvil_reorg", 2, [])
@@ -366,7 +366,7 @@ def test_what_landed_so_long_ago_that_nobody_can_tell_is_told_once_and_not_repea
     """States and receipts are pruned at the only endpoint."""
     world.anvil.request("anvil_mine", hex(200))
     keeping = Keeping(world, faulty)
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     one = Sender(chain, key, begun(world, key), SendLimits(deadline=8, depth=12))
     deed, name = chain.deposit(key.address, TOKEN), "deed" if is_named else None
     refused(one, deed, name)

@@ -97,10 +97,10 @@ def test_a_gas_estimate_that_no_such_call_can_keep_to_is_asked_of_another_endpoi
     key, journal = Key.generate(), TransactionLog()
     sender(world, key)
     faulty.fault = lambda method, _: result(said) if method == "eth_estimateGas" else None
-    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=20)
     Sender(chain, key).send(chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
-    alone = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal)
+    alone = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal)
     with suppress(RpcUnavailable):  # no estimate, or too little gas for all that the call does
         alone.send(chain.deposit(key.address, TOKEN))
     assert not journal.pending(), "nothing waits behind it"
@@ -111,7 +111,7 @@ def test_on_a_chain_that_asks_less_the_least_is_signed_with(world: World, faulty
     key = Key.generate()
     sender(world, key)
     faulty.fault = lambda method, _: result("0x5208") if method == "eth_estimateGas" else None
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     call = one.chain.deposit(key.address, TOKEN)
     target, data, _ = one.encode(call)
     assert one.estimate(call)[0] == int(1.25 * intrinsic(target, data)) + call.room
@@ -160,12 +160,12 @@ def test_an_estimate_above_the_cap_is_one_endpoints_word(world: World, faulty: F
     faulty.fault = lambda method, _: result("0x1000000") if method == "eth_estimateGas" else None
     low = FaultyEndpoint(world.anvil.rpc)
     low.fault = lambda method, _: result("0x5208") if method == "eth_estimateGas" else None
-    alone = Chain([faulty.url] + [low.url] * (other != "none"), world.chain.runs.address, timeout=3)
+    alone = Chain([faulty.url] + [low.url] * (other != "none"), world.chain.runs.address, timeout=20)
     with pytest.raises(TransactionReverted, match="more than the cap"):
         Sender(alone, key, journal).send(alone.deposit(key.address, TOKEN))
     low.close()
     assert journal.next_nonce() == 0
-    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=20)
     Sender(chain, key).send(chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
 

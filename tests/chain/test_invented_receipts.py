@@ -51,7 +51,7 @@ def inventing(world: World, status: str, *, swallows: bool = True) -> Fault:
 
 
 def chain_of(world: World, *endpoints: FaultyEndpoint) -> Chain:
-    return Chain([each.url for each in endpoints], world.chain.runs.address, timeout=3)
+    return Chain([each.url for each in endpoints], world.chain.runs.address, timeout=20)
 
 
 def test_a_true_receipt_of_another_transaction_is_none_of_this_one(

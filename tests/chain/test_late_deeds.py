@@ -113,7 +113,7 @@ def test_a_late_deed_of_another_does_not_take_the_patience_of_one_that_is_asked_
     """The pool is full for a second."""
     for name, seconds in {"_RESEND_SECONDS": 0.5, "_ALONE_SECONDS": 4.0}.items():
         monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     one, journal = displaced(world, chain, key, 1, SendLimits(deadline=20))
     user = Finality.user
     (late,) = journal.pending()
@@ -145,7 +145,7 @@ def test_a_later_deed_waits_for_one_of_several_at_most_though_one_of_two_takes_w
     """A gateway that says of each transaction that it will pass it on. As test_a_later_deed_waits_for_one_of_several_at_most else."""
     for name, seconds in {"_ALONE_SECONDS": 0.5, "_RESEND_SECONDS": 0.2}.items():
         monkeypatch.setattr(f"protocol.chain.sender.{name}", seconds)
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20)
     one, journal = displaced(world, chain, key, 3, SendLimits(deadline=10))
     faulty.fault = lambda method, _: error(-32000, "already known") if method == _SENDING else None
     user, late = Finality.user, {each.nonce for each in journal.pending()}
@@ -170,7 +170,7 @@ def test_a_late_deed_that_got_another_nonce_has_time_to_land_with_it(
     """Nothing after it could land before it."""
     monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 2.0)
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     one, journal = displaced(world, chain, key, 1, SendLimits(deadline=20))
     with monkeypatch.context() as patch:
         patch.setattr(Finality, "user", lambda *_: None)

@@ -48,7 +48,7 @@ def test_leave_that_was_signed_on_a_liars_word_does_not_last(
         return lie(method, params)
 
     faulty.fault = fault
-    misled = open_sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, tmp_path / "key.json", limits)
+    misled = open_sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, tmp_path / "key.json", limits)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(f"protocol.chain.sender.{killed_at}", killed)
         deposit(misled, key.address, TOKEN)
@@ -81,7 +81,7 @@ def test_leave_that_lands_while_it_is_withheld_is_taken_back(
 ) -> None:
     key, kept, lie = newcomer(world), list[bytes](), Liar(world, "bonds")
     faulty.fault = lie
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     misled = open_sender(chain, key, tmp_path / "key.json", SendLimits())
 
     def keep(chain: Chain, raw: bytes, *_: object, **__: object) -> None:
@@ -108,7 +108,7 @@ def test_leave_that_was_noted_as_given_is_taken_back(world: World, faulty: Fault
     """Killed before it asked for the deposit."""
     key = newcomer(world)
     faulty.fault = Liar(world, "bonds")
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     misled = open_sender(chain, key, tmp_path / "key.json", SendLimits())
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Sender, "_result", die)
@@ -131,7 +131,7 @@ def test_leave_that_was_refused_and_published_is_taken_back(
         return lie(method, params)
 
     faulty.fault = fault
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     misled = open_sender(chain, key, tmp_path / "key.json", SendLimits())
     with pytest.raises(InsufficientFunds):
         deposit(misled, key.address, TOKEN)

@@ -18,7 +18,7 @@ def test_old_transactions_without_receipts_keep_no_later_one_from_settling(
     world: World, faulty: FaultyEndpoint, key: Key
 ) -> None:
     """As of a node that prunes receipts."""
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), TransactionLog()
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), TransactionLog()
     one = Sender(chain, key, journal, SendLimits(depth=3))
     gone = {"0x" + one.send(chain.deposit(key.address, TOKEN), name=f"{n}").hash.hex() for n in range(4)}
     world.anvil.request("anvil_mine", hex(70))
@@ -35,7 +35,7 @@ def test_what_nobody_can_tell_of_after_a_day_is_left_at_that(
     world: World, faulty: FaultyEndpoint, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endpoint that keeps the states of 128 blocks and no old receipts; each look would cost dozens of calls for good."""
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), TransactionLog()
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), TransactionLog()
     one = Sender(chain, key, journal, SendLimits(depth=3))
     with monkeypatch.context() as patch:
         yesterday = time.time() - 90_000

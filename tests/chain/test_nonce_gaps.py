@@ -45,7 +45,7 @@ def test_of_two_that_were_refused_for_want_of_gas_money_the_later_one_may_be_ask
     world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
 ) -> None:
     """The liar, first of three, shows an invented receipt of the first deed while the second is refused."""
-    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=20)
     journal = begun(world, key)
     nonce = world.chain.ethereum.transaction_count(key.address)
     one = Sender(chain, key, journal, SendLimits(deadline=3))
@@ -92,7 +92,7 @@ def test_of_two_that_were_refused_for_want_of_gas_money_the_later_one_may_be_ask
 
 def test_what_failed_and_a_reorg_took_back_leaves_no_gap(world: World, faulty: FaultyEndpoint, key: Key) -> None:
     """An honest endpoint: while there is no gas money, a deed that failed is taken back, and a later one was refused."""
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), begun(world, key)
     world.anvil.request("anvil_mine", "0xa")
     one = Sender(chain, key, journal, SendLimits(deadline=1.5, depth=3))
     fails = chain.deposit(key.address, 1001 * TOKEN)  # more than there is
@@ -116,7 +116,7 @@ def test_what_failed_and_a_reorg_took_back_leaves_no_gap(world: World, faulty: F
 
 def test_a_nonce_that_a_reorg_gave_back_for_good_is_filled(world: World, faulty: FaultyEndpoint, key: Key) -> None:
     """A wallet with the same key had used it, and does not send again."""
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), begun(world, key)
     one = Sender(chain, key, journal, SendLimits(deadline=1, depth=3))
     world.anvil.request("anvil_mine", "0x5")
     free = world.chain.ethereum.transaction_count(key.address)
@@ -138,7 +138,7 @@ def test_a_nonce_that_a_reorg_gave_back_for_good_is_filled(world: World, faulty:
 
 
 def test_a_filling_gives_way_to_what_used_the_nonce(world: World, faulty: FaultyEndpoint, key: Key) -> None:
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), begun(world, key)
     one = Sender(chain, key, journal, SendLimits(deadline=5))
     free = one.next_nonce()
     (filling,) = one._gaps.fill(free, free + 1)
@@ -151,7 +151,7 @@ def test_a_filling_gives_way_to_what_used_the_nonce(world: World, faulty: Faulty
 def test_no_gap_is_filled_that_only_one_of_three_shows(
     world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
 ) -> None:
-    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=20)
     one = Sender(chain, key, begun(world, key), SendLimits(deadline=5))
     faulty.fault = lambda method, _: result("0x0") if method == "eth_getTransactionCount" else None
     assert one._fill_gaps(one.next_nonce()) == []
@@ -165,7 +165,7 @@ def test_a_filling_that_got_lost_is_sent_again_while_a_later_deed_waits_for_it(
 ) -> None:
     """One request of all is dropped."""
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.5)
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), begun(world, key)
     one = Sender(chain, key, journal, SendLimits(deadline=10))
     faulty.fault = lambda method, _: error(-32003, "insufficient funds") if method == _SENDING else None
     with pytest.raises(InsufficientFunds):

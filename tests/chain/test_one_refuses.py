@@ -30,7 +30,7 @@ REVERTS = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution rever
 def three(world: World, faulty: FaultyEndpoint) -> Iterator[Chain]:
     """The first of which is the faulty one."""
     others = [FaultyEndpoint(world.anvil.rpc) for _ in range(2)]
-    yield Chain([faulty.url, *(each.url for each in others)], world.chain.runs.address, timeout=3)
+    yield Chain([faulty.url, *(each.url for each in others)], world.chain.runs.address, timeout=20)
     for each in others:
         each.close()
 
@@ -59,7 +59,7 @@ def test_at_the_cap_nothing_is_signed_anew(
     """However long the only endpoint says that it is offered too little."""
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.05)
     faulty.fault = lambda method, _: error(-32000, "transaction underpriced") if "sendRaw" in method else None
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), TransactionLog()
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), TransactionLog()
     world.anvil.request("anvil_setNextBlockBaseFeePerGas", hex(10**9))
     world.anvil.request("evm_mine")
     cap = chain.ethereum.base_fee() + 2 * TIP
@@ -77,7 +77,7 @@ def test_a_call_would_revert_where_most_say_so(world: World, faulty: FaultyEndpo
     others = [FaultyEndpoint(world.anvil.rpc) for _ in range(2)]
     for each in [faulty, *others][:reverting]:
         each.fault = lambda method, _: REVERTS if method == "eth_estimateGas" else None
-    chain = Chain([faulty.url, *(each.url for each in others)], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, *(each.url for each in others)], world.chain.runs.address, timeout=20)
     try:
         if reverting == 1:
             Sender(chain, key).send(chain.deposit(key.address, TOKEN))
@@ -105,7 +105,7 @@ def test_a_count_that_is_too_high_leaves_no_gap(
         return result(hex(1000))
 
     faulty.fault = fault
-    chain = three if several else Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = three if several else Chain(faulty.url, world.chain.runs.address, timeout=20)
     one = Sender(chain, key, limits=SendLimits(deadline=4))
     for number in range(3):
         one.send(chain.deposit(key.address, TOKEN), name=f"deposit/{number}")
@@ -116,7 +116,7 @@ def test_a_count_that_is_too_high_leaves_no_gap(
 def test_what_was_refused_costs_one_look_however_much_it_is(world: World, faulty: FaultyEndpoint, key: Key) -> None:
     def asked(count: int) -> int:
         journal = TransactionLog()
-        one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(depth=12))
+        one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal, SendLimits(depth=12))
         faulty.fault = lambda method, _: error(-32003, "insufficient funds") if "sendRaw" in method else None
         for number in range(count):
             with pytest.raises(InsufficientFunds):
@@ -164,7 +164,7 @@ def test_a_low_count_has_only_so_much_doubted(world: World, faulty: FaultyEndpoi
         failed = noted(journal, None, number, attempt)
         journal.finish(failed, FAILED, attempt.hash, 5)
     faulty.fault = lambda method, _: result("0x0") if method == "eth_getTransactionCount" else None
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(deadline=0.1))
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal, SendLimits(deadline=0.1))
     with suppress(RpcUnavailable, DeadlineExceeded):
         one.recover()
     assert faulty.requests < 150
@@ -178,7 +178,7 @@ def test_where_a_contract_was_deployed_no_endpoint_decides(world: World, faulty:
         return result({**shown, "contractAddress": liar}) if shown else None
 
     faulty.fault = fault
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     artifact = artifacts.load("Token")
     made = creation(chain.ethereum, artifact.abi, artifact.bytecode, TOKEN)
     address = Sender(chain, key).send(Call("deploying a token", made)).contract
@@ -203,7 +203,7 @@ def test_what_was_taken_beside_an_error_is_not_told_as_refused(
         return error(-32000, words)
 
     faulty.fault = fault
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, limits=SendLimits(deadline=1))
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, limits=SendLimits(deadline=1))
     try:
         with pytest.raises(DeadlineExceeded, match=words) as raised:
             one.send(one.chain.deposit(key.address, TOKEN))
@@ -235,7 +235,7 @@ def test_what_is_refused_for_a_moment_is_sent_a_moment_later(
 ) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
     faulty.fault = refusing_once(words)
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     one.send(one.chain.deposit(key.address, TOKEN))
     assert deposits(world, key.address) == 1
 
@@ -247,7 +247,7 @@ def test_words_of_one_that_takes_it_later_are_not_told(
     faulty.fault = refusing_once("txpool is full")
     world.anvil.request("evm_setAutomine", False)
     try:
-        one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key, limits=SendLimits(deadline=1))
+        one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key, limits=SendLimits(deadline=1))
         with pytest.raises(DeadlineExceeded, match=r"not mined within 1 s$"):
             one.send(one.chain.deposit(key.address, TOKEN))
     finally:

@@ -32,7 +32,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def three(world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint]) -> Chain:
     """The first of which is the faulty one."""
-    return Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=5)
+    return Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=20)
 
 
 def swallowing(more: Fault = lambda *_: None) -> Fault:
@@ -150,7 +150,7 @@ def test_no_gas_above_the_cap_is_signed_whatever_the_only_endpoint_refuses(
     faulty.fault = fault
     journal = TransactionLog()
     one = Sender(
-        Chain(faulty.url, world.chain.runs.address, timeout=3), key, journal, SendLimits(gas=60_000, deadline=2)
+        Chain(faulty.url, world.chain.runs.address, timeout=20), key, journal, SendLimits(gas=60_000, deadline=2)
     )
     with suppress(RpcUnavailable, DeadlineExceeded):
         one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
@@ -230,7 +230,7 @@ def test_an_estimate_that_is_too_high_takes_nobodys_means(
 ) -> None:
     """Also after a failure, when more than one are asked."""
     urls = [each.url for each in honest]
-    chain = Chain([*urls[:place], faulty.url, *urls[place:]], world.chain.runs.address, timeout=5)
+    chain = Chain([*urls[:place], faulty.url, *urls[place:]], world.chain.runs.address, timeout=20)
     set_base_fee(world, GWEI)
     world.anvil.request("anvil_setBalance", key.address, hex(10**16))
     journal = TransactionLog()

@@ -189,7 +189,7 @@ def test_no_endpoint_alone_has_a_deed_done_twice(
         if first != "the one that lies":
             urls.reverse()
             honest.fault = lambda method, _: next(refusals, None) if method == "eth_sendRawTransaction" else None
-        one = Sender(Chain(urls, world.chain.runs.address, timeout=3), key, limits=QUICK)
+        one = Sender(Chain(urls, world.chain.runs.address, timeout=20), key, limits=QUICK)
         sent = one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert [f"0x{sent.hash.hex()}"] == passed_on, "the receipt that the other shows"
     assert deposits(world, key.address) == 1
@@ -201,7 +201,7 @@ def test_who_once_left_out_events_still_gets_the_transactions(world: World, faul
     sender(world, key)
     lies = {"eth_sendRawTransaction": result(f"0x{'11' * 32}"), "eth_getTransactionReceipt": result(None)}
     faulty.fault = lambda method, _: lies.get(method)
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20)
     chain.provider.pass_over(0, "it left out events", seconds=600)
     one = Sender(chain, key, limits=SendLimits(deadline=2))
     one.send(one.chain.deposit(key.address, TOKEN))
@@ -213,7 +213,7 @@ def test_a_transaction_costs_no_more_where_every_endpoint_has_left_out_events(
 ) -> None:
     key = Key.generate()
     sender(world, key)
-    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, world.anvil.rpc], world.chain.runs.address, timeout=20)
     one = Sender(chain, key, limits=SendLimits(depth=12))
     one.send(one.chain.deposit(key.address, TOKEN))
     costs = []
@@ -243,7 +243,7 @@ def test_a_nonce_counts_as_taken_once_two_endpoints_say_so(
 
     faulty.fault = fault
     with closing(FaultyEndpoint(world.anvil.rpc)) as other:
-        chain = Chain([faulty.url, other.url], world.chain.runs.address, timeout=3)
+        chain = Chain([faulty.url, other.url], world.chain.runs.address, timeout=20)
         one = Sender(chain, key, limits=SendLimits(deadline=4))
         other.fault = lambda method, _: error(-32005, "busy") if foreign else None
         with pytest.raises(DeadlineExceeded):

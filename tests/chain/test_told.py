@@ -40,7 +40,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def opened(world: World, faulty: FaultyEndpoint, key: Key, tmp_path: Path) -> Opened:
     """Begins a command, for a home."""
-    chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
     return lambda asker="home": open_sender(chain, key, tmp_path / "key.json", SendLimits(), asker)
 
 
@@ -298,7 +298,7 @@ def test_what_was_refused_and_landed_unseen_is_not_done_again(
     def begin() -> Sender:
         if kind == "command":
             return opened()
-        chain = Chain(faulty.url, world.chain.runs.address, timeout=3)
+        chain = Chain(faulty.url, world.chain.runs.address, timeout=20)
         return Sender(chain, key, TransactionLog(tmp_path / "service.sqlite"))
 
     faulty.fault = fault
@@ -318,7 +318,7 @@ def test_what_was_refused_and_landed_unseen_is_not_done_again(
 
 
 def test_a_named_deed_is_no_unnamed_one(world: World, faulty: FaultyEndpoint, key: Key) -> None:
-    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    one = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     faulty.fault = lambda method, _: error(-32003, "insufficient funds") if "sendRaw" in method else None
     with pytest.raises(InsufficientFunds):
         one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
@@ -404,7 +404,7 @@ def test_a_service_goes_on_beside_a_deed_of_which_nothing_is_known(
     world: World, faulty: FaultyEndpoint, key: Key, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.anvil.request("anvil_mine", hex(200))
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), TransactionLog()
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), TransactionLog()
     one = Sender(chain, key, journal)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sender, "_finish", die)
@@ -430,7 +430,7 @@ def test_an_invented_receipt_of_what_is_noted_as_done_is_not_told(
         return result(shown and {**shown, "logs": []})
 
     other = world.anvil.rpc.replace("127.0.0.1", "localhost")
-    chain = Chain([faulty.url, world.anvil.rpc, other], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, world.anvil.rpc, other], world.chain.runs.address, timeout=20)
     one = Sender(chain, key)
     done = one.send(chain.deposit(key.address, TOKEN), name="deposit/1")
     faulty.fault = fault

@@ -68,7 +68,7 @@ def test_one_of_two_that_lags_stops_no_command(
         return result({**world.anvil.request(method, *params), "timestamp": hex(int(time.time()))})
 
     good.fault, faulty.fault = of_now, Late(world, moves=moves)
-    chain = Chain([good.url, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([good.url, faulty.url], world.chain.runs.address, timeout=20)
     chain.expect_blocks(60)
     chain.check()
     try:
@@ -90,7 +90,7 @@ def halved(world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
         raise Drop
 
     faulty.fault = dead
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20)
     with suppress(RpcUnavailable):
         chain.singles[1].block_number()
     time.sleep(0.6)
@@ -146,7 +146,7 @@ def test_what_a_single_endpoint_does_not_answer_is_no_count(world: World, faulty
             raise Drop
         return None
 
-    sender = Sender(Chain(faulty.url, world.chain.runs.address, timeout=3), key)
+    sender = Sender(Chain(faulty.url, world.chain.runs.address, timeout=20), key)
     faulty.fault = fault
     with suppress(RpcUnavailable):
         assert sender.next_nonce() == world.chain.ethereum.transaction_count(key.address)
@@ -162,7 +162,7 @@ def test_one_that_fails_at_what_would_revert_alone_keeps_no_contracts_no_from_be
         return None
 
     faulty.fault = fault
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20)
     with pytest.raises(InsufficientFunds, match="ERC20InsufficientBalance"):
         Sender(chain, key).send(chain.transfer_tokens(world.owner.key.address, 10**9 * TOKEN))
 
@@ -258,7 +258,7 @@ def test_what_one_of_two_does_not_confirm_is_waited_for_once(
     journal = begun(world, key)
     indexing = error(-32000, "transaction indexing is in progress")
     faulty.fault = lambda method, _: indexing if method == "eth_getTransactionReceipt" else None
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20)
     one = Sender(chain, key, journal, SendLimits(deadline=1))
     for number in range(3):
         with pytest.raises(RpcUnavailable, match="too few others show it"):
@@ -291,7 +291,7 @@ def test_who_says_when_to_come_back_is_not_waited_for_to_confirm_what_landed(
     transaction = journal.named("first")
     assert transaction is not None
     clock = VirtualClock()
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3, clock=clock)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20, clock=clock)
 
     def limited(method: str, _: object) -> bytes | None:
         raise Refuse(429, Retry_After="2")
@@ -312,7 +312,7 @@ def test_what_one_of_two_does_not_confirm_counts_as_done_for_whoever_asks_if_it_
 ) -> None:
     """Its tokens are gone: else the user would be told to bring as many again."""
     monkeypatch.setattr("protocol.chain.sender._ALONE_SECONDS", 0.5)
-    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([world.anvil.rpc, faulty.url], world.chain.runs.address, timeout=20)
     call = chain.deposit(key.address, TOKEN)
     one = open_sender(chain, key, tmp_path / "key.json", SendLimits())
     with monkeypatch.context() as patch, suppress(Killed):
@@ -345,7 +345,7 @@ def test_of_two_one_that_is_busy_keeps_a_revert_of_the_other_from_being_told_as_
 
     good.fault = limited
     urls = [faulty.url, good.url] if is_first else [good.url, faulty.url]
-    one = Sender(Chain(urls, world.chain.runs.address, timeout=3), key, begun(world, key))
+    one = Sender(Chain(urls, world.chain.runs.address, timeout=20), key, begun(world, key))
     with pytest.raises(RpcUnavailable, match="and by another endpoint it would be refused"):
         one.send(one.chain.deposit(key.address, TOKEN))
     good.fault = lambda *_: None
@@ -358,7 +358,7 @@ def test_one_that_was_busy_once_is_not_busy_for_ever(
     world: World, faulty: FaultyEndpoint, honest: list[FaultyEndpoint], key: Key
 ) -> None:
     good = honest[0]
-    chain = Chain([good.url, faulty.url], world.chain.runs.address, timeout=3)
+    chain = Chain([good.url, faulty.url], world.chain.runs.address, timeout=20)
     one = Sender(chain, key, begun(world, key))
 
     def busy(method: str, _: Any) -> bytes | None:

@@ -27,7 +27,7 @@ LIMITS = SendLimits(deadline=8, depth=12)
 @pytest.fixture
 def chain(world: World, faulty: FaultyEndpoint) -> Chain:
     world.anvil.request("anvil_mine", hex(200))
-    return Chain(faulty.url, world.chain.runs.address, timeout=3)
+    return Chain(faulty.url, world.chain.runs.address, timeout=20)
 
 
 def landed_unseen(world: World, faulty: FaultyEndpoint, send: Callable[[], object]) -> None:
@@ -124,7 +124,7 @@ def test_what_a_filling_displaced_is_told_though_one_of_three_is_away(
 ) -> None:
     """Of the two others one keeps everything, and one, as a full node of reth, neither states nor receipts of so long ago."""
     world.anvil.request("anvil_mine", hex(200))
-    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=3)
+    chain = Chain([faulty.url, *(each.url for each in honest)], world.chain.runs.address, timeout=20)
     journal = begun(world, key)
     one = Sender(chain, key, journal, SendLimits(deadline=8, depth=12))
     for each in (faulty, *honest):
@@ -164,7 +164,7 @@ def test_a_deed_whose_nonce_an_earlier_one_of_ours_used_is_not_told_as_unknown(
 ) -> None:
     """The endpoint keeps receipts; it is not asked for that of the earlier one."""
     world.anvil.request("anvil_mine", hex(200))
-    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=3), begun(world, key)
+    chain, journal = Chain(faulty.url, world.chain.runs.address, timeout=20), begun(world, key)
     limits = SendLimits(deadline=8, depth=12)
     kept: list[str] = []
 

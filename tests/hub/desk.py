@@ -90,7 +90,7 @@ class Desk:
         self.world.seat_validator(key)
         return key
 
-    def client(self, key: Key | None = None, timeout: float = 5) -> HubClient:
+    def client(self, key: Key | None = None, timeout: float = 60) -> HubClient:
         made = HubClient(
             self.url, self.world.run, self.world.chain.domain, key=key, now=self.now, timeout=timeout, clock=self.clock
         )
@@ -139,7 +139,7 @@ class Desk:
         return sign_write(key, self.world.chain.domain, method=method, body=body, **signed)
 
     def put(self, path: str, data: bytes | Iterator[bytes], headers: dict[str, str]) -> httpx.Response:
-        return httpx.put(f"{self.url}/v1/runs/{self.world.run}/{path}", content=data, headers=headers, timeout=10)
+        return httpx.put(f"{self.url}/v1/runs/{self.world.run}/{path}", content=data, headers=headers, timeout=60)
 
     def get(self, path: str, **query: Any) -> httpx.Response:
         return httpx.get(f"{self.url}/v1/runs/{self.world.run}/{path}", params=query, timeout=30)

@@ -120,10 +120,10 @@ def test_a_message_is_taken_once(desk: Desk, node: Key, validator: Key) -> None:
         body=hashlib.sha256(body).digest(), now=desk.now(),
     )  # fmt: skip
     url = f"{desk.url}/v1/runs/{desk.world.run}/{path}"
-    assert httpx.post(url, content=body, headers=signed, timeout=10).status_code == 204
+    assert httpx.post(url, content=body, headers=signed, timeout=60).status_code == 204
     say(desk, validator, node, RESULT)
     begun(desk, validator, node, 1)
-    assert httpx.post(url, content=body, headers=signed, timeout=10).status_code == 409
+    assert httpx.post(url, content=body, headers=signed, timeout=60).status_code == 409
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_hub_that_takes_a_message_to_another_seat_is_found_out(desk: Desk, nod
 
 def test_what_is_too_long_or_no_message_is_refused_and_stops_nothing(desk: Desk, node: Key, validator: Key) -> None:
     url = f"{desk.url}/v1/runs/{desk.world.run}/challenges/"
-    assert httpx.post(url + node.address, content=bytes(MESSAGE_BYTES_MAX + 1), timeout=10).status_code == 413
-    assert httpx.post(url + node.address, content=b"[" * 100_000, timeout=10).status_code == 422
-    assert httpx.post(url + "0x12", content=b"{}", timeout=10).status_code == 422
+    assert httpx.post(url + node.address, content=bytes(MESSAGE_BYTES_MAX + 1), timeout=60).status_code == 413
+    assert httpx.post(url + node.address, content=b"[" * 100_000, timeout=60).status_code == 422
+    assert httpx.post(url + "0x12", content=b"{}", timeout=60).status_code == 422
     assert desk.get("challenges/nobody").status_code == 422
     for side in (65, 8192, "64", 2**70, None):
         with pytest.raises((Refused, ValueError)):

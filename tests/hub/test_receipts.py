@@ -40,7 +40,7 @@ def post(desk: Desk, what: str, data: bytes, key: Key, **changes: Any) -> httpx.
     path = f"/v1/runs/{desk.world.run}/{what}"
     signed = {"method": "POST", "path": path, "body": hashlib.sha256(data).digest(), **changes}
     headers = sign_write(key, desk.world.chain.domain, run=desk.world.run, now=desk.now(), **signed)
-    return httpx.post(desk.url + path, content=data, headers=headers, timeout=10)
+    return httpx.post(desk.url + path, content=data, headers=headers, timeout=60)
 
 
 def of(desk: Desk, ref: SubmissionRef) -> list[Receipt]:
@@ -165,7 +165,7 @@ def signed_for_another_path(desk: Desk, validator: Key, ref: SubmissionRef) -> h
         validator, desk.world.chain.domain, run=desk.world.run, method="POST", now=desk.now(),
         path=f"/v1/runs/{desk.world.run}/opinions", body=hashlib.sha256(data).digest(),
     )  # fmt: skip
-    return httpx.post(f"{desk.url}/v1/runs/{desk.world.run}/receipts", content=data, headers=headers, timeout=10)
+    return httpx.post(f"{desk.url}/v1/runs/{desk.world.run}/receipts", content=data, headers=headers, timeout=60)
 
 
 def signed_for_another_body(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
@@ -209,7 +209,7 @@ def test_a_replayed_receipt_is_refused(desk: Desk, validator: Key, ref: Submissi
         validator, desk.world.chain.domain, run=desk.world.run, method="POST", path=path,
         body=hashlib.sha256(data).digest(), now=desk.now(),
     )  # fmt: skip
-    sent = [httpx.post(desk.url + path, content=data, headers=headers, timeout=10).status_code for _ in range(2)]
+    sent = [httpx.post(desk.url + path, content=data, headers=headers, timeout=60).status_code for _ in range(2)]
     assert sent == [204, 409]
 
 

@@ -24,7 +24,7 @@ from trainer.hub.server import HubServer
 
 def raw(desk: Desk, data: bytes, *, read: bool = True) -> bytes:
     """Sends bytes as they are and returns what comes back until the hub is done or silent."""
-    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=60) as connection:
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
@@ -69,7 +69,7 @@ def test_garbage_on_the_socket_stops_nothing(desk: Desk, data: bytes) -> None:
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_the_right_status(desk: Desk, path: str, status: int) -> None:
-    answer = httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/{path}", timeout=10)
+    answer = httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/{path}", timeout=60)
     assert answer.status_code == status
     assert desk.is_alive()
     if status == 422:
@@ -78,7 +78,7 @@ def test_nonsense_is_refused_with_the_right_status(desk: Desk, path: str, status
 
 
 def test_another_runs_routes_are_not_here(desk: Desk) -> None:
-    assert httpx.get(f"{desk.url}/v1/runs/{desk.world.run + 1}/status", timeout=10).status_code == 404
+    assert httpx.get(f"{desk.url}/v1/runs/{desk.world.run + 1}/status", timeout=60).status_code == 404
 
 
 def test_a_chunked_body_over_the_cap_is_cut_off(desk: Desk) -> None:
@@ -104,7 +104,7 @@ def test_a_slow_body_holds_up_nobody_and_ends(desk: Desk, monkeypatch: pytest.Mo
     head = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + BEGUN
     with ExitStack() as stack:
         address = ("127.0.0.1", httpx.URL(desk.url).port)
-        slow = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(30)]
+        slow = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(30)]
         for connection in slow:
             connection.sendall(head.encode())
         assert desk.is_alive()
@@ -130,7 +130,7 @@ def test_idle_and_dawdling_connections_are_cut() -> None:
         return "x" * (64 << 20)
 
     with HubServer(app, "127.0.0.1", 0, head_seconds=0.3, request_seconds=0.6) as server, ExitStack() as stack:
-        made = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(4)]
+        made = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(4)]
         silent, dawdling, unread, finished = (stack.enter_context(connection) for connection in made)
         dawdling.sendall(b"GET / HTTP/1.1\r\nx: ")
         unread.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -200,7 +200,7 @@ ASK = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def connect(server: HubServer, stack: ExitStack, source: str) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(source, 0))
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=60, source_address=(source, 0))
     return stack.enter_context(made)
 
 
@@ -260,7 +260,7 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_address_and_a_busy_one
 
 
 def test_a_request_within_its_deadlines_is_not_cut(desk: Desk) -> None:
-    with httpx.Client(base_url=desk.url, timeout=10) as client:  # one connection for all
+    with httpx.Client(base_url=desk.url, timeout=60) as client:  # one connection for all
         for _ in range(5):
             assert client.get(f"/v1/runs/{desk.world.run}/status").status_code == 200
 
@@ -289,7 +289,7 @@ def test_files_are_served_in_ranges(desk: Desk) -> None:
     ref = desk.commit(node, data)
     desk.upload(node, ref, data)
     url = f"{desk.url}/v1/runs/{desk.world.run}/files/{ref.root.hex()}"
-    answer = httpx.get(url, headers={"Range": "bytes=1000-1999"}, timeout=10)
+    answer = httpx.get(url, headers={"Range": "bytes=1000-1999"}, timeout=60)
     assert (answer.status_code, answer.content) == (206, data[1000:2000])
 
 

@@ -135,16 +135,16 @@ def test_it_shows_a_page_of_its_run_beside_its_own_routes(world: World, spec: Ru
     with running(*make(world, tmp_path, spec)) as hub:
         page = hub.told()["page"]
         assert page == f"{hub.told()['url']}/run/{world.run}/"
-        assert httpx.get(page, timeout=10).headers["content-type"] == "text/html; charset=utf-8"
+        assert httpx.get(page, timeout=60).headers["content-type"] == "text/html; charset=utf-8"
         put(hub.layout, 0)
 
         def is_shown() -> bool:
-            answer = httpx.get(f"{page}api/v1/run", timeout=10)
+            answer = httpx.get(f"{page}api/v1/run", timeout=60)
             return answer.status_code == 200 and answer.json()["version"] == 0
 
         wait_until(is_shown, deadline=30, what="the page shows the version that is out")
-        assert httpx.get(f"{page}api/v1/money", timeout=10).json()["free"] == str(world.chain.funds(world.run).free)
-        assert httpx.get(page, headers={"host": "stranger.example"}, timeout=10).status_code == 403
+        assert httpx.get(f"{page}api/v1/money", timeout=60).json()["free"] == str(world.chain.funds(world.run).free)
+        assert httpx.get(page, headers={"host": "stranger.example"}, timeout=60).status_code == 403
 
 
 def test_it_goes_to_the_bootnodes_of_its_spec(anvil: Any, spec: RunSpec, tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_it_shows_what_it_does_and_that_it_follows_the_chain(world: World, spec:
     ):
         url = hub.told()["metrics_url"]
         assert url == exporter.url
-        httpx.get(f"{hub.told()['url']}/v1/runs/{world.run}/spec", timeout=10)
-        httpx.get(f"{hub.told()['url']}/of/a/stranger", timeout=10)
-        text = httpx.get(f"{url}/metrics", timeout=10).text
+        httpx.get(f"{hub.told()['url']}/v1/runs/{world.run}/spec", timeout=60)
+        httpx.get(f"{hub.told()['url']}/of/a/stranger", timeout=60)
+        text = httpx.get(f"{url}/metrics", timeout=60).text
         assert 'murmur_hub_requests_total{route="/spec",status="200"}' in text
         assert 'murmur_hub_requests_total{route="unknown",status="404"}' in text
         assert "stranger" not in text
         wait_until(
-            lambda: "\nmurmur_gas_eth " in httpx.get(f"{url}/metrics", timeout=10).text, deadline=20, what="its ETH"
+            lambda: "\nmurmur_gas_eth " in httpx.get(f"{url}/metrics", timeout=60).text, deadline=20, what="its ETH"
         )
         clock.advance(601)
         wait_until(lambda: bool(health), deadline=20, what="the hub has looked at the chain since")

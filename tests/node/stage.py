@@ -178,7 +178,7 @@ class Stage:
         """A client of the hub that writes as `key`."""
         world = self.world
         return HubClient(
-            self.hub.url, world.run, world.chain.domain, key=key, now=lambda: world.chain.block().time, timeout=5
+            self.hub.url, world.run, world.chain.domain, key=key, now=lambda: world.chain.block().time, timeout=60
         )
 
     # ---- work, as an honest node would do it by hand --------------------------------------------------------------------

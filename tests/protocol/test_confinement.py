@@ -357,7 +357,7 @@ def test_children_that_it_made_of_its_parent_elsewhere_end_with_it(
         assert len(children() - before) == 41
         sandbox.close()
         assert children() == before
-        assert other.wait(timeout=10) == 0, "what others have started is theirs to wait for"
+        assert other.wait(timeout=60) == 0, "what others have started is theirs to wait for"
 
 
 @seccomp

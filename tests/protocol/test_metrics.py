@@ -49,7 +49,7 @@ def exporter(registry: Registry, health: Health) -> Iterator[Exporter]:
 
 def get(exporter: Exporter, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"{exporter.url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{exporter.url}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -203,7 +203,7 @@ def test_unknown_paths_and_methods_are_refused(exporter: Exporter) -> None:
     assert get(exporter, "/")[0] == 404
     request = urllib.request.Request(f"{exporter.url}/metrics", method="POST", data=b"x")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=60)
     assert caught.value.code == 501
 
 
@@ -211,7 +211,7 @@ def test_readers_that_say_nothing_keep_nobody_else_out_for_long(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = int((exporter.url or "").rsplit(":", 1)[1])
-    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(40)]
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(40)]
     try:
         with monkeypatch.context() as patch:
             patch.setattr("protocol.exporter._REQUEST_SECONDS", 0.0)

@@ -119,4 +119,4 @@ class Peers:
         told = read_json(self._layout.hub_status) or {}
         chain = self._world.chain
         url = told.get("url", "http://127.0.0.1:9")
-        return HubClient(url, self._world.run, chain.domain, key=key, now=lambda: chain.block().time, timeout=10)
+        return HubClient(url, self._world.run, chain.domain, key=key, now=lambda: chain.block().time, timeout=60)

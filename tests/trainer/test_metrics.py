@@ -63,9 +63,9 @@ def test_numbers_of_a_step_are_among_the_trainers_metrics(layout: Layout) -> Non
     metrics = Metrics(MetricSettings(tensorboard=False), layout, step=0)
     metrics.write(7, RECORD)
     with Exporter(MetricsSettings(port=0), Health("a phase", 600)) as exporter:
-        text = httpx.get(f"{exporter.url}/metrics", timeout=5).text
+        text = httpx.get(f"{exporter.url}/metrics", timeout=60).text
         metrics.close()
-        assert "murmur_trainer_loss" not in httpx.get(f"{exporter.url}/metrics", timeout=5).text
+        assert "murmur_trainer_loss" not in httpx.get(f"{exporter.url}/metrics", timeout=60).text
     assert "murmur_trainer_step 7.0" in text
     assert "murmur_trainer_loss 0.5" in text
     assert 'murmur_trainer_reward_by_environment{of="rotate_matrix"} 0.25' in text

@@ -77,7 +77,7 @@ class Bench:
 
     def source(self, url: str = "http://127.0.0.1:9") -> RolloutSource:
         chain, run = self.world.chain, self.world.run
-        hub = HubClient(url, run, chain.domain, timeout=5)
+        hub = HubClient(url, run, chain.domain, timeout=60)
         incoming = self.layout.output / "incoming"
         book, bounds = Book(chain, run), Bounds(9, 9)
         return RolloutSource(chain, run, self.spec, book, hub, Sandbox(self.spec), incoming, bounds, end_tokens=[1])
