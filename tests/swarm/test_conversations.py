@@ -25,7 +25,7 @@ from protocol.verdict import Outcome
 from tests.swarm.training import await_training
 from tests.trainer import lesson
 
-pytestmark = [pytest.mark.swarm, pytest.mark.chain, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.swarm, pytest.mark.chain, pytest.mark.long, pytest.mark.timeout(5400)]
 STEPS = 2
 SECONDS = 240
 """Of a free machine, for set-up and both steps."""

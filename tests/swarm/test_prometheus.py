@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.chain,
     pytest.mark.long,
     pytest.mark.prometheus,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(5400),
     pytest.mark.skipif(not IS_HERE, reason=WHY_NOT),
 ]
 HERE = Path(__file__).resolve().parents[2] / "scripts/grafana"
