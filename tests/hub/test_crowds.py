@@ -147,7 +147,7 @@ def test_a_hub_raises_its_limit_of_open_files_and_holds_no_more_than_that(unboun
 
 
 def test_a_follower_that_hangs_up_leaves_nothing_behind(desk: Desk) -> None:
-    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=60) as follower:
+    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=10) as follower:
         follower.sendall(f"GET /v1/runs/{desk.world.run}/receipts?wait=60 HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         wait_until(lambda: len(desk.hub.bells) == 1, deadline=10, what="it waits")
     wait_until(lambda: not len(desk.hub.bells), deadline=10, what="nobody waits")
@@ -184,7 +184,7 @@ def test_a_peer_that_does_not_get_on_is_cut_and_one_that_waits_for_news_is_not(a
     with open_desk(anvil, tmp_path, slow_seconds=0.4) as desk, ExitStack() as stack:
 
         def opened(request: str) -> socket.socket:
-            made = stack.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=60))
+            made = stack.enter_context(socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=10))
             made.sendall(f"{request} HTTP/1.1\r\nhost: x\r\n".encode())
             return made
 
@@ -224,10 +224,10 @@ def test_a_body_that_never_comes_ends_its_connection_and_nothing_is_logged(
     with open_desk(anvil, tmp_path) as desk:
         logging.getLogger("uvicorn.error").addHandler(handler)
         try:
-            with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=60) as silent:
+            with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=10) as silent:
                 silent.sendall(b"POST /v1/runs/1/receipts HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
                 assert silent.recv(100).startswith(b"HTTP/1.1 503")
-            with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=60) as gone:
+            with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=10) as gone:
                 gone.sendall(b"POST /v1/runs/1/receipts HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
             assert httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/spec", timeout=60).status_code == 200
         finally:

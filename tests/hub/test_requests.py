@@ -24,7 +24,7 @@ from trainer.hub.server import HubServer
 
 def raw(desk: Desk, data: bytes, *, read: bool = True) -> bytes:
     """Sends bytes as they are and returns what comes back until the hub is done or silent."""
-    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=5) as connection:
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
@@ -104,7 +104,7 @@ def test_a_slow_body_holds_up_nobody_and_ends(desk: Desk, monkeypatch: pytest.Mo
     head = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + BEGUN
     with ExitStack() as stack:
         address = ("127.0.0.1", httpx.URL(desk.url).port)
-        slow = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(30)]
+        slow = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(30)]
         for connection in slow:
             connection.sendall(head.encode())
         assert desk.is_alive()
@@ -130,7 +130,7 @@ def test_idle_and_dawdling_connections_are_cut() -> None:
         return "x" * (64 << 20)
 
     with HubServer(app, "127.0.0.1", 0, head_seconds=0.3, request_seconds=0.6) as server, ExitStack() as stack:
-        made = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(4)]
+        made = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(4)]
         silent, dawdling, unread, finished = (stack.enter_context(connection) for connection in made)
         dawdling.sendall(b"GET / HTTP/1.1\r\nx: ")
         unread.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -200,7 +200,7 @@ ASK = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def connect(server: HubServer, stack: ExitStack, source: str) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", server.port), timeout=60, source_address=(source, 0))
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(source, 0))
     return stack.enter_context(made)
 
 

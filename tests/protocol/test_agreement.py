@@ -125,7 +125,7 @@ def test_worker_and_validator_agree(specs: list[EnvironmentSpec], count: int) ->
     with Party(specs, _VALIDATOR) as validator:
         ranges = []
         for number, part in enumerate(_parts(list(zip(answers, claims, strict=True))[::-1])):
-            with _busy(2 if count > 1000 and number % 4 == 0 else 0):
+            with _busy(2 if count > 1000 and number % 4 == 0 else 0):  # not all the time: other tests run beside it
                 ranges += validator.bounds([answer for answer, _ in part], [claim for _, claim in part])
         assert validator.restarts == 0
     disputed = [

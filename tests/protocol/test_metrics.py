@@ -211,7 +211,7 @@ def test_readers_that_say_nothing_keep_nobody_else_out_for_long(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = int((exporter.url or "").rsplit(":", 1)[1])
-    silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(40)]
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(40)]
     try:
         with monkeypatch.context() as patch:
             patch.setattr("protocol.exporter._REQUEST_SECONDS", 0.0)

@@ -36,10 +36,10 @@ pytestmark = [
     pytest.mark.swarm,
     pytest.mark.chain,
     pytest.mark.long,
-    pytest.mark.timeout(7200),
-]  # the swarm has deadlines of its own
+    pytest.mark.timeout(7200),  # the swarm has deadlines of its own
+]
 SECONDS = 1_800
-"""Of a free machine, for set-up and both steps. A processor that multiplies in bfloat16 needs 360; one without takes seven minutes a step."""
+"""Of a free machine, for set-up and both steps. A processor that multiplies in bfloat16 needs 360; one without takes some eight minutes a step."""
 PRESETS = ("intellect2-short", "intellect2-long")
 
 
