@@ -13,14 +13,15 @@ which needs nothing but three sums: log(1 + λx) lies above its parabola at 0 an
 The parabola is close where scores are small, the chord where they are nearly all 0 or C.
 
 Where next to nothing was expected of all blocks together, as in float32, larger bets may be made: as long as λ·Σm < 1 every 1 - λm is positive, and their product
-is at least 1 - λ·Σm. Such a bet ends, worth nothing, before the block by which λ·Σm would reach 1: that is known before the block's score.
+is at least 1 - λ·Σm. Such a bet ends, worth nothing, before the block by which λ·Σm would reach 1. As m is known
+with the block's tokens, and the end picks blocks of which little is expected, these bets need the mean of x to be at most m given m as well, token by token.
 
 *Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with probability at most q. For any q < p < 1 the
 likelihood ratio (p/q)^successes · ((1-p)/(1-q))^failures is a supermartingale.
 
 λ, below 1 and above, and p are those of a fixed grid in equal parts, and a mean of supermartingales is one. By Ville's inequality such an *e-value*
 ever exceeds 1/α with probability at most α: however long the seat works, whoever stops when. Blocks need not be independent, nor alike; what
-is assumed is the conditional mean alone.
+is assumed is the conditional mean alone, and by bets of more than 1 what is said there.
 Sources: Ville 1939; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024.
 """
 

@@ -48,7 +48,7 @@ sees little is found later."""
 _MARGINS_PART = 3 / 8
 _ALTERNATIVE_PART = 1 / 36
 _SIDES_PART = 1 - _MARGINS_PART - _ALTERNATIVE_PART * len(ALTERNATIVES)
-"""Parts of the mixture. An alternative's proofs begin at 1/72 of it, which seven chunks on its side make up for against the soft null: naming many costs little."""
+"""Parts of the mixture. An alternative's proofs begin at 1/72 of it, which ten chunks on its side make up for against the soft null: naming many costs little."""
 _DAY = 86_400
 _YEAR_DAYS = 366
 

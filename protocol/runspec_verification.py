@@ -90,7 +90,7 @@ class HistoryBudget(Part):
     """What a cheat may have computed with, and validators compute with again (docs/rules.md)."""
     again: DecimalText = "0.1"
     """Of the tokens that a validator prefills, the share that it means to prefill again with an alternative: half for submissions that are drawn, whatever was spent, half for
-    seats that something speaks against. For these it may be 65,536 tokens ahead of its share; what a juror measures again comes on top."""
+    seats that something speaks against. Work that is looked at again is prefilled twice. For suspects it may be 65,536 tokens ahead of its share; what a juror measures again comes on top."""
 
     @field_validator("alternatives")
     @classmethod

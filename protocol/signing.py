@@ -25,6 +25,7 @@ from protocol.errors import BadSignature, Malformed
 from protocol.identity import Key
 
 _SIGNATURE = re.compile(r"[0-9a-f]{130}")
+_DOMAIN = (("string", "name"), ("string", "version"), ("uint256", "chainId"), ("address", "verifyingContract"))
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 
 
@@ -38,9 +39,9 @@ class Domain:
     @cached_property
     def separator(self) -> bytes:
         """The 32 bytes that stand for it in every message."""
-        kind = "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+        members = ",".join(f"{kind} {name}" for kind, name in _DOMAIN)
         values = (EIP712_NAME, EIP712_VERSION, self.chain_id, self.contract)
-        return _struct_hash(kind, ("string", "string", "uint256", "address"), values)
+        return _struct_hash(f"EIP712Domain({members})", [kind for kind, _ in _DOMAIN], values)
 
 
 def _struct_hash(kind: str, types: Sequence[str], values: Sequence[object]) -> bytes:
@@ -54,13 +55,31 @@ class Typed:
 
     SOLIDITY: ClassVar[tuple[str, ...]]
 
+    def _values(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
     def signing_hash(self, domain: Domain) -> bytes:
         """The 32 bytes that are signed."""
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        members = ",".join(f"{kind} {name}" for kind, name in zip(self.SOLIDITY, names, strict=True))
-        values = [getattr(self, name) for name in names]
-        content = _struct_hash(f"{type(self).__name__}({members})", self.SOLIDITY, values)
+        values = self._values()
+        members = ",".join(f"{kind} {name}" for kind, name in zip(self.SOLIDITY, values, strict=True))
+        content = _struct_hash(f"{type(self).__name__}({members})", self.SOLIDITY, list(values.values()))
         return keccak(b"\x19\x01" + domain.separator + content)
+
+    def typed_data(self, domain: Domain) -> dict[str, object]:
+        """The same for a wallet to show and sign, as `eth_signTypedData_v4` takes it; numbers are decimal text, as more than JSON readers count exactly."""
+        of = self._values()
+        return {
+            "types": {
+                "EIP712Domain": [{"name": name, "type": kind} for kind, name in _DOMAIN],
+                type(self).__name__: [{"name": name, "type": kind} for kind, name in zip(self.SOLIDITY, of, strict=True)],
+            },
+            "primaryType": type(self).__name__,
+            "domain": {
+                "name": EIP712_NAME, "version": EIP712_VERSION, "chainId": str(domain.chain_id),
+                "verifyingContract": domain.contract,
+            },
+            "message": {name: f"0x{value.hex()}" if isinstance(value, bytes) else str(value) for name, value in of.items()},
+        }  # fmt: skip
 
     def sign(self, key: Key, domain: Domain) -> bytes:
         """65 bytes r, s, v."""

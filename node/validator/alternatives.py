@@ -1,7 +1,8 @@
 """Which work a validator prefills again, and as what: the choice is made before anything of the submission is known but its place in the chain.
 
 Half of the share that the run's spec allows goes to submissions drawn by the validator's secret, with an alternative that is drawn too. The other half is for seats
-that something speaks against: with the alternative that leads, where one does, and a drawn one where a seat is above half the soft bound otherwise.
+that something speaks against: with the alternative that leads, where one does, and a drawn one where a seat is above half the soft bound otherwise. Work that is looked at
+again is prefilled twice, with the published weights once more and with the alternative, so half of the share is a quarter of it in submissions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from node.judging.history import History
 from protocol import history
 from protocol.runspec import HistoryBudget
 
-_DRAWN = 0.5
+PREFILLS = 2
+"""Of each token that is looked at again (node/judging/rules/history.py)."""
+_DRAWN = 0.5 / PREFILLS
 _ABOVE = 0.5  # of the soft bound
 _AHEAD = 1 << 16  # tokens that may be prefilled again before so much else was prefilled that they are within the share
 
@@ -31,7 +34,7 @@ class AlternativePlan:
         self._prefilled = self._again = 0
 
     def count(self, prefilled: int, again: int) -> None:
-        """Tokens of one judgement."""
+        """Tokens of one judgement; those of `again` as often as they were prefilled."""
         self._prefilled += prefilled
         self._again += again
 

@@ -3,7 +3,7 @@ the right weights make anew (scripts/cheats/sums.py). A part of `scripts/bench c
 
 A tiny policy trained for a hundred steps answers eight times a submission, at most 160 tokens each. Seats are other keys, which draw otherwise.
 Every row is prefilled, and none again as a named alternative: what finds a cheat is its margins and the draw's side. Each submission is judged
-with the seat's earlier ones, `SUBMISSIONS` at most.
+with the seat's earlier ones and the default budget, `SUBMISSIONS` at most.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from benches import Cost
 from node.judging.candidate import Candidate
 from node.judging.judge import judge
 from protocol.identity import Key
+from protocol.runspec import HistoryBudget
 from protocol.verdict import Outcome
 from trainer.models.tiny import make_policy
 
 SUBMISSIONS = 12
 _STEPS = 100
+_BUDGET = HistoryBudget()
 _GOALS = {("bfloat16", "hard"): 4_000, ("int8", "soft"): 10_000, ("int8 cache", "soft"): 10_000}
 """Tokens: two submissions of 2,000, and five."""
 Found = dict[Outcome, int]
@@ -82,7 +84,7 @@ def _honest(scene: Scene, sequence: int) -> Candidate:
 def _seat(scene: Scene, number: int, name: str, make: Make) -> tuple[Found, int]:
     """(when it was found, tokens looked at)"""
     key = Key.from_secret(bytes([7 + number]) * 32)  # the first is the catalogue's
-    seat = Scene(replace(scene.run, node=key), {}).summing(*NOISE)
+    seat = Scene(replace(scene.run, node=key), {}).summing(*NOISE, seats=_BUDGET.seats, days=_BUDGET.days)
     found, tokens = Found(), 0
     for sequence in range(SUBMISSIONS):
         candidate = judged_with_history(seat, sequence, make, name)

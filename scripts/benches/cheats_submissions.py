@@ -6,7 +6,7 @@ their name says that they prove themselves. Single values are judged by the limi
 What each of a cheat's completions adds is measured once, by the functions that the judge uses; then seats are made of completions drawn from these, with
 replacement, in submissions of 2,000 tokens, until the evidence reaches the bound. `ours` is the median of the submissions that takes, `low` and `high` the
 5th and 95th percentile; `generated` is the same in tokens of the seat. *Full*: all rows are prefilled, and prefilled again with the alternative that the row names. *A tenth*: a tenth of the rows, and
-alternatives as a validator chooses them (node/validator/alternatives.py), at most a tenth of that. *Ideal*: what the best bet on the alternative's tokens would need (cheats_ideal.py). `peer` is the share of completions that TOPLOC's published
+alternatives as one newly started validator chooses them that watches this seat alone (node/validator/alternatives.py). *Ideal*: what the best bet on the alternative's tokens would need (cheats_ideal.py). `peer` is the share of completions that TOPLOC's published
 thresholds reject (90 of 128 exponents, mantissa mean 10, median 8).
 
 Intervals are those of the seat's luck; that of the pool of completions, a few hundred of one tiny policy on one machine, is not in them.
@@ -39,7 +39,7 @@ from node.judging.alternatives import Alternatives, nearer, sides
 from node.judging.history import CountedReceipt, History
 from node.judging.rules import computation, sampling
 from node.judging.rules.limits import worst
-from node.validator.alternatives import AlternativePlan
+from node.validator.alternatives import PREFILLS, AlternativePlan
 from protocol import history, statistics, toploc
 from protocol import sampling as measures
 from protocol.runspec import HistoryBudget, VerificationSpec
@@ -436,7 +436,7 @@ class Seat:
                 before = History(self._budget, 0, [_receipt(total)])
                 names = plan.names(number.to_bytes(32, "big"), 8, before, self._secret)
                 tokens = sum(one.tokens for one in work)
-                plan.count(tokens, tokens * len(names))
+                plan.count(tokens, PREFILLS * tokens * len(names))
                 looks_again = self._alternative in names
             if any(one.single >= outcome for one in work):
                 return FirstVerdict(number, generated, "a single value")

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,10 +88,10 @@ class Scene:
         node = Key.from_secret(b"\x07" * 32)  # always the same: whether a cheat is found may depend on what is drawn
         return cls(replace(run, folder=folder, model=published, engine=engine, node=node), older)
 
-    def summing(self, soft: str, hard: str) -> Scene:
-        """The same of a run that judges by sums as well, against this noise."""
+    def summing(self, soft: str, hard: str, **budget: Any) -> Scene:
+        """The same of a run that judges by sums as well, against this noise, and with this budget the first time."""
         if self._summing is None:
-            self._summing = Scene(self.run.with_history(soft, hard), self._older)
+            self._summing = Scene(self.run.with_history(soft, hard, **budget), self._older)
         return self._summing
 
     # ---- honest work ---------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def _cooler(scene: Scene, sequence: int) -> Candidate:
 MADE: dict[str, Make] = {}
 """What is hidden, without what finds it: the submissions of a seat one by one."""
 # When a cheat is found is the luck of few mismatched tokens, of a policy that each kind of processor trains a little otherwise: one in 800 tokens of bfloat16, in 1,100 of 8-bit weights, in 1,800 of an 8-bit cache.
-# Soft takes two of them, hard three. So `within` is about twice the most that seats took on two instruction sets (docs/measurements.md): at those rates one seat in two thousand has too few in time.
+# With the budget of one seat and one beginning a year, as here, soft takes two of them, hard three; with the default one more each. So `within` is about twice the most that seats took on two instruction sets (docs/measurements.md): at those rates one seat in two thousand has too few in time.
 for _name, _make, _what, _alternative, _outcome, _within in (
     ("int8", _generated(_degraded("int8")), "Weights rounded to 8 bits generate, the right ones prove.", "int8", SOFT, 10),
     ("fp8", _generated(_degraded("fp8")), "Weights rounded to float8 e4m3 generate, the right ones prove.", "fp8", HARD, 6),

@@ -33,7 +33,7 @@ def supported(recording: Recording) -> Iterator[str]:
     most = max(resample.COMPLETIONS.values()) * resample.SUBMISSIONS
     confidence = f"{100 * resample.CONFIDENCE:g} %"
     yield f"`soft at most` holds with {confidence} confidence for seats of these completions, each drawn as often as it comes."
-    yield f"Of {units} distinct completions none is of a kind that is rarer than {resample.unseen(units):.1e} ({confidence}): such ones no simulation knows."
+    yield f"A kind of completion that makes up more than {resample.unseen(units):.1e} is among these {units} ({confidence}); rarer ones no simulation knows."
     yield f"Without sharing, they make {units // most} seats of {most}; beyond that the budget rests on Ville's inequality, where noise is within the null."
 
 

@@ -16,6 +16,7 @@ from protocol.identity import Key, save_keystore
 from protocol.settings import write_toml
 from protocol.shell import runfile
 from tests.cli.conftest import PASSWORD, SPEC, Console, Contributor, Ended
+from tests.cli.test_invite import SAYS_NO, SAYS_YES
 from tests.clock import eventually
 
 SAFE = to_checksum_address("0x" + "5a" * 20)
@@ -120,8 +121,26 @@ def test_a_contract_does_all_that_owners_do(owner: Owner) -> None:
     assert chain.token_balance(SAFE) == (1000 - 200 - 30 - 5 + 50) * TOKEN
 
 
+def test_a_contract_takes_back_what_is_in_the_pot_with_what_it_has_signed(owner: Owner) -> None:
+    world, run, chain = owner.world, owner.run, owner.world.chain
+    owner.execute("fund-vouchers", 30)
+    before = chain.token_balance(SAFE)
+    world.anvil.request("anvil_setCode", SAFE, SAYS_NO)
+    asked = owner.command("collect-vouchers", "--leave", 10, "--calldata")
+    assert (asked.json["primaryType"], asked.json["message"]["total"]) == ("Voucher", str(20 * TOKEN))
+    assert (asked.json["message"]["validator"], "--signature" in asked.err) == (SAFE, True)
+    unsigned = owner.command("collect-vouchers", "--leave", 10, "--calldata", "--signature", "0x" + "ab" * 200)
+    assert (unsigned.code, "has not signed" in unsigned.err, unsigned.out) == (2, True, "")
+    for wrong in ("0xno", "0x" + "00" * 5000):
+        assert owner.command("collect-vouchers", "--calldata", "--signature", wrong).code == 2
+    world.anvil.request("anvil_setCode", SAFE, SAYS_YES)
+    owner.execute("collect-vouchers", "--leave", 10, "--signature", "0x" + "ab" * 200)
+    assert chain.token_balance(SAFE) == before + 20 * TOKEN
+    assert Vouchers(chain, world.vouchers).pot(run) == 10 * TOKEN
+
+
 def test_every_command_that_sends_for_the_owner_prints_calldata(console: Console) -> None:
-    for verb in ("create", "fund", "fund-vouchers", "send-tokens", "approve", "pause", "locate", "defund", "collect", "ban", "appoint"):  # fmt: skip
+    for verb in ("create", "fund", "fund-vouchers", "collect-vouchers", "send-tokens", "approve", "pause", "locate", "defund", "collect", "ban", "appoint"):  # fmt: skip
         assert "--calldata" in console.murmur("run", verb, "--help").out, verb
 
 

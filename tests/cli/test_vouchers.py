@@ -1,15 +1,20 @@
-"""Pay by hand: the owner fills the pot, the validator sees what it is owed and has it paid, from the hub's own voucher."""
+"""Pay by hand: the owner fills the pot, the validator sees what it is owed and has it paid, from the hub's own voucher;
+what is left, the owner takes back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
-from swarm.world import TOKEN
+from swarm.world import TOKEN, World
 
-from protocol.identity import load_keystore, save_keystore
-from tests.cli.conftest import PASSWORD, Console, init_options
+from protocol.chain.vouchers import Vouchers
+from protocol.identity import Key, load_keystore, save_keystore
+from protocol.settings import write_toml
+from protocol.signing import Voucher
+from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.hub.desk import open_desk
 from tests.hub.test_vouchers import ledger, post, submissions
 
@@ -70,3 +75,82 @@ def test_pay_goes_from_the_owner_to_the_validator(
         before = world.chain.block_number()
         again = console.murmur("validator", "redeem", *at, "--yes")
         assert (again.code, world.chain.block_number()) == (0, before), "what was paid is not sent for again"
+
+
+@dataclass
+class Pot:
+    """The pot of a run whose owner has a key, with ten tokens in it."""
+
+    world: World
+    console: Console
+    file: Path
+    keystore: Path
+
+    @property
+    def contract(self) -> Vouchers:
+        return Vouchers(self.world.chain, self.world.vouchers)
+
+    @property
+    def owned(self) -> int:
+        return self.world.chain.token_balance(self.world.owner.key.address)
+
+    def collect(self, *options: object) -> Ended:
+        return self.console.murmur("run", "collect-vouchers", f"@{self.file}", "--keystore", self.keystore, *options)
+
+    def promise(self, validator: Key, total: int) -> None:
+        """As the hub promises, and redeemed at once."""
+        voucher = Voucher(self.world.run, validator.address, total)
+        self.world.owner.send(
+            self.contract.redeem(voucher, voucher.sign(self.world.trainer.key, self.world.chain.domain))
+        )
+
+
+@pytest.fixture
+def pot(world: World, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pot:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    chain = {"rpc": world.anvil.rpc, "contract": world.chain.runs.address, "run": world.run, "vouchers": world.vouchers}
+    write_toml(tmp_path / "run.toml", {"chain": chain}, "A run.")
+    save_keystore(world.owner.key, tmp_path / "owner.json", PASSWORD, chain_id=31337)
+    made = Pot(world, console, tmp_path / "run.toml", tmp_path / "owner.json")
+    assert console.murmur("run", "fund-vouchers", f"@{made.file}", "10", "--keystore", made.keystore, "--yes").code == 0
+    return made
+
+
+def test_the_owner_takes_back_what_it_does_not_leave_in_the_pot(pot: Pot) -> None:
+    before, run = pot.owned, pot.world.run
+    asked = pot.collect("--leave", 4)
+    assert (asked.code, pot.owned) == (2, before), "without --yes and terminal"
+    assert "6 MUR of the 10 MUR in the pot" in asked.err
+    done = pot.collect("--leave", 4, "--yes")
+    assert (done.code, f"the pot of run {run} holds 4 MUR" in done.out) == (0, True), done.err
+    assert pot.owned == before + 6 * TOKEN
+    again = pot.collect("--leave", 4, "--yes")
+    assert (again.code, "nothing is taken out" in again.out, pot.owned) == (0, True, before + 6 * TOKEN)
+
+
+def test_a_second_time_it_takes_out_what_came_since_and_no_more(pot: Pot) -> None:
+    before = pot.owned
+    assert pot.collect("--yes").code == 0
+    fund = ("run", "fund-vouchers", f"@{pot.file}", "3", "--keystore", pot.keystore, "--yes")
+    assert pot.console.murmur(*fund).code == 0
+    assert pot.collect("--yes").code == 0
+    assert (pot.contract.pot(pot.world.run), pot.owned) == (0, before + 10 * TOKEN)
+
+
+def test_validators_are_paid_out_of_what_was_left(pot: Pot) -> None:
+    validator = Key.generate()
+    pot.world.seat_validator(validator)
+    assert pot.collect("--leave", 4, "--yes").code == 0
+    pot.promise(validator, 5 * TOKEN)
+    assert pot.world.chain.token_balance(validator.address) == 4 * TOKEN
+    assert "nothing is taken out" in pot.collect("--yes").out
+
+
+def test_nobody_but_the_owner_empties_the_pot(pot: Pot, tmp_path: Path) -> None:
+    save_keystore(pot.world.trainer.key, tmp_path / "trainer.json", PASSWORD, chain_id=31337)
+    pot.keystore = tmp_path / "trainer.json"
+    done = pot.collect("--yes")
+    assert (done.code, "is not the owner of run" in done.err) == (2, True)
+    assert pot.contract.pot(pot.world.run) == 10 * TOKEN
+    done = pot.collect("--yes", "--signature", "0x00")
+    assert (done.code, "goes with --calldata" in done.err) == (2, True)

@@ -21,7 +21,7 @@ from node.judging.candidate import Candidate
 from node.judging.history import SUSPECT, CountedReceipt, History, suspected
 from node.judging.judge import judge
 from node.judging.replay import compare, replay
-from node.validator.alternatives import AlternativePlan
+from node.validator.alternatives import PREFILLS, AlternativePlan
 from protocol import history, toploc
 from protocol.constants import SUM_UNIT as UNIT
 from protocol.eprocess import Sums
@@ -255,7 +255,7 @@ def chosen(plan: AlternativePlan, before: History = CLEAN, count: int = 2_000, s
 def test_half_of_the_share_is_drawn_evenly_among_alternatives_that_are_here() -> None:
     found = chosen(AlternativePlan(BUDGET, "float32", lambda step: step > 5))
     drawn = [name for (name,) in filter(None, found)]
-    assert 60 < len(drawn) < 140  # 5 % of 2,000
+    assert 25 < len(drawn) < 80  # 2.5 % of 2,000, each prefilled twice
     assert set(drawn) == set(ALTERNATIVES) - {"before_4"}
     assert "bfloat16" not in {
         name for (name,) in filter(None, chosen(AlternativePlan(BUDGET, "bfloat16", lambda _: True)))
@@ -288,9 +288,26 @@ def test_no_more_than_the_share_is_prefilled_again_for_suspects() -> None:
     again = prefilled = 0
     for number in range(2_000):
         names = plan.names(number.to_bytes(32, "big"), 9, sided, b"secret")
-        again, prefilled = again + 5_000 * len(names), prefilled + 5_000
-        plan.count(5_000, 5_000 * len(names))
+        tokens = PREFILLS * 5_000 * len(names)
+        again, prefilled = again + tokens, prefilled + 5_000
+        plan.count(5_000, tokens)
     assert 0.01 < again / prefilled < 0.04  # drawn ones, and what may be ahead of the share
+
+
+def test_what_is_drawn_leaves_half_of_the_share_to_suspects_however_long_it_goes_on() -> None:
+    """One seat in a hundred is suspect: the share suffices for all of its work."""
+    plan = AlternativePlan(BUDGET, "float32", lambda _: True)
+    sided = History(BUDGET, 0, [entry({tokens_by("int8"): Sums.of_trials(19, 20)})])
+    again, looked_at = 0, []
+    for number in range(20_000):
+        is_suspect = number % 100 == 0
+        names = plan.names(number.to_bytes(32, "big"), 9, sided if is_suspect else CLEAN, b"secret")
+        plan.count(1_200, PREFILLS * 1_200 * len(names))
+        again += PREFILLS * len(names)
+        if is_suspect:
+            looked_at.append(bool(names))
+    assert all(looked_at)
+    assert again / 20_000 < float(BUDGET.again)
 
 
 def test_a_juror_that_has_not_looked_for_an_alternative_clears_nobody_of_it() -> None:

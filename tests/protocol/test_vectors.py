@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from benches.activations import ranked, tying
+from eth_account.messages import encode_typed_data
+from eth_utils import keccak
 
 from protocol import canonical, runspec, sampling, seeds, signing, toploc
 from protocol.constants import TOPLOC_CHUNK
@@ -50,6 +52,8 @@ def test_signatures(case: dict[str, Any]) -> None:
     message = kind(**fields)
     domain = signing.Domain(given["chain_id"], given["contract"])
     assert message.signing_hash(domain).hex() == case["hash"]
+    wallets = encode_typed_data(full_message=json.loads(json.dumps(message.typed_data(domain))))
+    assert keccak(b"\x19" + wallets.version + wallets.header + wallets.body).hex() == case["hash"]
     assert message.signer(bytes.fromhex(case["signature"]), domain) == given["signer"]
 
 

@@ -36,7 +36,7 @@ interface ICourt {
         Undecided, // some found no majority: another validator may challenge again until `deadline`
         Cleared, // the submissions earn what they would have earned
         Split, // `upheld` earn nothing, the others what they would have earned
-        Returned // none found a majority: the submissions earn what they would have earned, nobody loses its bond
+        Returned // none found a majority: the submissions earn what they would have earned, nobody loses its bond; the challenger may pay the jury
     }
 
     /// @notice A case against submissions of one seat; one brought as hard concerns one.
@@ -214,10 +214,9 @@ interface ICourt {
     ) external returns (uint256 number);
 
     /// @notice Asks the bench to vote. The seat's key or its operator calls: lost, it costs `bond` of the seat's lock, and what the
-    /// key alone loses comes out of the seat's penalty. What is brought as soft is refused where the seat's appeals that are not decided would
-    /// take all of either, should they be lost. Or a validator of the bench that stands by the submissions, with a bond of its own, where a
-    /// juror is left without it. An appeal is lost where nothing is cleared, unless the case was brought as hard and is found merely false: then
-    /// those who brought it pay the jury.
+    /// key alone loses comes out of the seat's penalty; refused where nothing of either is left. Or a validator of the bench calls that
+    /// stands by the submissions, with a bond of its own, where a juror is left without it. An appeal is lost where nothing is cleared,
+    /// unless the case was brought as hard and is found merely false: then those who brought it pay the jury.
     function appeal(uint256 run, address seat, uint256 number) external;
 
     /// @notice A juror's verdict on each submission of the case. Decides at once what a majority of the bench has found.

@@ -11,7 +11,7 @@ interface IPolicies {
     /// run's *span* is window + 3 * appeal + 2 * vote: from a submission to the last moment at which a case on it can be open.
     struct Policy {
         address owner; // funds the run, approves validators, appoints the trainer, may pause submissions and ban nodes
-        uint96 fee; // from the seat to the challenger, for each strike
+        uint96 fee; // from the seat, for each strike; the challenger gets `finderBps` of it
         address trainer; // first hot key that publishes weights, signs manifests, storage receipts and vouchers: see IWeights
         uint96 reward; // tokens per unit
         address gate; // signs invitations; zero: anyone with stake may join

@@ -273,7 +273,7 @@ def unstake(
     operator: OperatorAddress = None,
     as_json: CalldataJson = False,
 ) -> None:
-    """Start the way out for free stake; it can be slashed until it is withdrawn."""
+    """Start the way out for free stake, which backs no seat and cannot be slashed."""
     wei, o = parse_tokens(amount), open_operation(home, password_file, operator_keystore, calldata, operator)
     chain, run, sender, address = o.chain, o.run, o.sender, o.node
     delay = duration(chain.withdrawal_delay())
@@ -356,7 +356,7 @@ def claim(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Pay the operator what has vested. Claiming nothing is not an error and sends nothing."""
+    """Pay the operator what has vested, from whichever key sends it. Claiming nothing is not an error and sends nothing."""
     from protocol.chain.events import Claimed
 
     place = open_home(home)

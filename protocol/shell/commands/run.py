@@ -9,115 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.constants import NOBODY
-from protocol.errors import ConfigError, InsufficientFunds, UsageError
-from protocol.shell.cli import (
-    CalldataJson,
-    Json,
-    PasswordFile,
-    Yes,
-    calldata_option,
-    confirm,
-    emit,
-    group,
-    parse_address,
-    strip_at,
+from protocol.errors import UsageError
+from protocol.shell.cli import CalldataJson, Json, PasswordFile, Yes, confirm, emit, group, parse_address, strip_at
+from protocol.shell.commands import pot
+from protocol.shell.commands.owner import (
+    Calldata,
+    File,
+    Keystore,
+    OwnerAddress,
+    allow,
+    open_chain,
+    owner_sender,
+    require_owner,
+    require_tokens,
+    run_of,
+    vouchers_of,
+    word_on,
 )
 from protocol.shell.home import PASSWORD_VARIABLE
-from protocol.shell.money import allow_to_take, duration, in_json, parse_tokens, policy_in_json, tokens, whose_word
+from protocol.shell.money import duration, in_json, parse_tokens, policy_in_json, tokens
 from protocol.shell.money import send_tokens as move_tokens
 from protocol.shell.proposal import is_shown
 
 if TYPE_CHECKING:
-    from eth_typing import ChecksumAddress
-
-    from protocol.chain import Chain, Sender
-    from protocol.chain.calls import Call
-    from protocol.chain.vouchers import Vouchers
-    from protocol.shell.proposal import Proposal
+    from protocol.chain import Chain
 
 
 app = group("Create a run, fund it, approve its validators.")
-File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
-Keystore = Annotated[Path | None, typer.Option(help="Keystore of the run's owner.")]
-Calldata = Annotated[bool, calldata_option("owner")]
-OwnerAddress = Annotated[
-    str | None,
-    typer.Option("--owner", help="With --calldata: the account that is going to send; else the run's owner."),
-]
-
-
-def _sender(
-    file: Path, keystore: Path | None, password_file: Path | None, calldata: bool = False, owner: str | None = None
-) -> Sender | Proposal:
-    """What an earlier command of this key began is ended before it is returned: read the chain afterwards. With `calldata` nothing
-    is sent by what is returned, and no key is asked for."""
-    from protocol.identity import load_keystore, read_password
-    from protocol.shell import runfile
-    from protocol.shell.proposal import Proposal, Proposer
-    from protocol.shell.sending import command_sender
-
-    if calldata == (keystore is not None):
-        raise UsageError("give either --keystore or --calldata", hint="--calldata needs no key: it sends nothing")
-    chain = _chain(file)
-    if keystore is None:
-        who = parse_address(owner) if owner else chain.policy(_run(file)).owner
-        return Proposal(chain, Proposer(who))
-    password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
-    key = load_keystore(keystore, password)
-    return command_sender(chain, key, keystore, runfile.client(file)[0].limits, scope=file)
-
-
-def _chain(file: Path) -> Chain:
-    from protocol.shell import runfile
-
-    settings, chain_id = runfile.client(file)
-    return settings.connect(chain_id)
-
-
-def _whose_word(file: Path, sender: Sender | Proposal) -> list[str]:
-    from protocol.chain.agreement import require_same_run
-
-    return whose_word(sender.chain, _run(file), require_same_run(sender.chain, _run(file)))
-
-
-def _vouchers(file: Path, chain: Chain) -> Vouchers:
-    from protocol.chain.vouchers import Vouchers
-    from protocol.settings import read_toml
-
-    return Vouchers(chain, read_toml(file).get("chain", {}).get("vouchers"))
-
-
-def _idle_pot(file: Path) -> list[str]:
-    """A warning where the hub promises nothing out of the pot."""
-    from protocol.settings import read_toml
-
-    pay = read_toml(file).get("vouchers", {}).get("per_submission", "0")
-    nothing = f'WARNING   the hub signs no vouchers: per_submission under [vouchers] of {file} is not above "0"'
-    return [] if parse_tokens(str(pay), least=0) else [nothing]
-
-
-def _run(file: Path) -> int:
-    from protocol.settings import read_toml
-
-    run = read_toml(file).get("chain", {}).get("run")
-    if not isinstance(run, int):
-        raise ConfigError(
-            f"{file} does not say which run it is", hint="put `run = N` under [chain], as `murmur run create` printed"
-        )
-    return run
-
-
-def _require_tokens(sender: Sender | Proposal, call: Call, wei: int) -> None:
-    """Raises InsufficientFunds where a call that moves the owner's tokens cannot be made."""
-    owner = sender.key.address
-    if not sender.is_done(call) and (has := sender.chain.token_balance(owner)) < wei:
-        raise InsufficientFunds(f"{owner} holds {tokens(has)}, fewer than {tokens(wei)}")
-
-
-def _approve(sender: Sender | Proposal, call: Call, spender: ChecksumAddress, wei: int) -> None:
-    """Lets `spender` take what the call is about to move."""
-    if not sender.is_done(call):
-        allow_to_take(sender, spender, wei)
 
 
 @app.command()
@@ -135,7 +53,7 @@ def create(
     path = strip_at(file)
     if calldata and owner is None:
         raise UsageError("whose run is it to be?", hint="give --owner ADDRESS: the account that is going to send this")
-    sender = _sender(path, keystore, password_file, calldata, owner)
+    sender = owner_sender(path, keystore, password_file, calldata, owner)
     spec = runfile.complete(path, runfile.model_folder(path))
     policy = runfile.read_policy(path).policy(sender.key.address)
     recalibration = spec.verification.recalibration
@@ -181,55 +99,27 @@ def fund(
 ) -> None:  # fmt: skip
     """Add to the run's budget for rewards."""
     path = strip_at(file)
-    wei, run = parse_tokens(amount), _run(path)
-    sender = _sender(path, keystore, password_file, calldata)
+    wei, run = parse_tokens(amount), run_of(path)
+    sender = owner_sender(path, keystore, password_file, calldata)
     chain, owner = sender.chain, sender.key.address
     call = chain.fund(run, wei)
-    _require_tokens(sender, call, wei)
+    require_tokens(sender, call, wei)
     confirm(
         "Fund the run?",
         [
-            *_whose_word(path, sender),
+            *word_on(path, sender),
             f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice",
         ],
         yes or calldata,
     )
-    _approve(sender, call, chain.runs.address, wei)
+    allow(sender, call, chain.runs.address, wei)
     sender.send(call)
     if is_shown(sender, as_json):
         return
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
 
 
-@app.command("fund-vouchers")
-def fund_vouchers(
-    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore = None,
-    password_file: PasswordFile = None, yes: Yes = False, calldata: Calldata = False, as_json: CalldataJson = False,
-) -> None:  # fmt: skip
-    """Add to the pot out of which the run's validators are paid."""
-    path = strip_at(file)
-    wei, run = parse_tokens(amount), _run(path)
-    sender = _sender(path, keystore, password_file, calldata)
-    chain, owner = sender.chain, sender.key.address
-    vouchers = _vouchers(path, chain)
-    chain.policy(run)
-    call = vouchers.fund(run, wei)
-    _require_tokens(sender, call, wei)
-    confirm(
-        "Fill the pot?",
-        [
-            *_whose_word(path, sender),
-            f"{tokens(wei)} from {owner} to the pot of run {run}",
-            "validators take it out with vouchers; the owner gets back only what it signs a voucher to itself for",
-            *_idle_pot(path),
-        ],
-        yes or calldata,
-    )
-    _approve(sender, call, vouchers.address, wei)
-    sender.send(call)
-    if is_shown(sender, as_json):
-        return
-    typer.echo(f"the pot of run {run} holds {tokens(vouchers.pot(run))}")
+pot.register(app)
 
 
 @app.command("send-tokens")
@@ -243,10 +133,10 @@ def send_tokens(
     """Send tokens of the run's token to whom they are to be stake for."""
     path, to = strip_at(file), parse_address(to)
     wei = parse_tokens(amount)
-    sender = _sender(path, keystore, password_file, calldata, owner)
+    sender = owner_sender(path, keystore, password_file, calldata, owner)
     call = sender.chain.transfer_tokens(to, wei)
-    _require_tokens(sender, call, wei)
-    lines = [*_whose_word(path, sender), f"{tokens(wei)} from {sender.key.address} to {to}, for good"]
+    require_tokens(sender, call, wei)
+    lines = [*word_on(path, sender), f"{tokens(wei)} from {sender.key.address} to {to}, for good"]
     confirm("Send the tokens?", lines, yes or calldata)
     move_tokens(sender, to, wei)
     if is_shown(sender, as_json):
@@ -263,9 +153,8 @@ def approve(
 ) -> None:  # fmt: skip
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
     path, validator = strip_at(file), parse_address(validator)
-    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
-    if sender.key.address != (owner := sender.chain.policy(run).owner):
-        raise UsageError(f"{sender.key.address} is not the owner of run {run}", hint=f"give the keystore of {owner}")
+    sender, run = owner_sender(path, keystore, password_file, calldata), run_of(path)
+    require_owner(sender.chain, run, sender.key.address)
     confirm(
         "Go on?",
         [f"takes the approval of {validator} back" if off else f"lets {validator} judge work of run {run}"],
@@ -292,7 +181,7 @@ def invite(
     from protocol.signing import Invite
 
     path, address = strip_at(file), parse_address(node)
-    chain, run = _chain(path), _run(path)
+    chain, run = open_chain(path), run_of(path)
     gate = chain.policy(run).gate
     if gate == NOBODY:
         raise UsageError(f"run {run} has no gate: anyone with stake may join", hint="node stake, without --invite")
@@ -327,7 +216,7 @@ def card(
     if addresses is None:
         typer.echo("the card names no faucet: --deployment gives the addresses file of one", err=True)
     settings, tables = runfile.client(path)[0], read_toml(path)
-    chain, run = _chain(path), _run(path)
+    chain, run = open_chain(path), run_of(path)
     chain.policy(run)
     paid_from = tables["chain"].get("vouchers") or (addresses.vouchers if addresses else "")
     given = {
@@ -347,7 +236,7 @@ def pause(
 ) -> None:  # fmt: skip
     """Stop taking new work once the run's notice has passed. Verdicts, claims and withdrawals go on."""
     path = strip_at(file)
-    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    sender, run = owner_sender(path, keystore, password_file, calldata), run_of(path)
     notice = duration(sender.chain.policy(run).notice)
     confirm(
         "Go on?", [f"run {run} {'takes new work again' if off else f'takes no new work in {notice}'}"], yes or calldata
@@ -377,14 +266,14 @@ def locate(
 
     path = strip_at(file)
     if not (hub or origin or bootnode or off):
-        told = located(_chain(path), _run(path))
+        told = located(open_chain(path), run_of(path))
         lines = told.lines if told else ["the run's owner says nothing on chain of where it is"]
         emit(told.as_json() if told else {}, as_json, lambda: typer.echo("\n".join(lines)))
         return
     where = wanted(hub, origin, bootnode or [], off=off)
     if keystore is None and not calldata:
         raise UsageError("whose word is it to be?", hint="give --keystore OWNER.json")
-    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    sender, run = owner_sender(path, keystore, password_file, calldata), run_of(path)
     confirm(
         "Say so?",
         [
@@ -413,8 +302,8 @@ def defund(
     from protocol.shell.sentences import at
 
     path = strip_at(file)
-    wei, run = parse_tokens(amount, least=0), _run(path)
-    sender = _sender(path, keystore, password_file, calldata)
+    wei, run = parse_tokens(amount, least=0), run_of(path)
+    sender = owner_sender(path, keystore, password_file, calldata)
     if wei and not calldata and all(sender.chain.answers("reading the run", lambda one: _is_leaving(one, run, wei))):
         typer.echo(f"announced already; from {at(sender.chain.status(run).defunded_from)} UTC: murmur run collect")
         return  # again would put it off
@@ -439,7 +328,7 @@ def collect(
     from protocol.chain.events import Funded
 
     path = strip_at(file)
-    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    sender, run = owner_sender(path, keystore, password_file, calldata), run_of(path)
     sent = sender.send(sender.chain.collect(run))
     if is_shown(sender, as_json) or sent is None:
         return
@@ -455,7 +344,7 @@ def ban(
 ) -> None:  # fmt: skip
     """Bar a node from further work once the run's notice has passed; it keeps its stake and what it earned."""
     path, node = strip_at(file), parse_address(node)
-    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    sender, run = owner_sender(path, keystore, password_file, calldata), run_of(path)
     notice = duration(sender.chain.policy(run).notice)
     confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes or calldata)
     sender.send(sender.chain.ban(run, node))
@@ -478,7 +367,7 @@ def appoint(
     from protocol.shell.sentences import at
 
     path, trainer = strip_at(file), parse_address(trainer)
-    sender, run = _sender(path, keystore, password_file, calldata), _run(path)
+    sender, run = owner_sender(path, keystore, password_file, calldata), run_of(path)
     if not calldata and all(sender.chain.answers("reading the trainer", lambda one: _follows(one, run, trainer))):
         _, since = sender.chain.next_trainer(run) or (trainer, 0)
         typer.echo(
@@ -510,16 +399,16 @@ def show(file: File, as_json: Json = False) -> None:
     from protocol.shell.policy_warnings import hasty_windows
 
     path = strip_at(file)
-    chain, run = _chain(path), _run(path)
+    chain, run = open_chain(path), run_of(path)
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
     where = located(chain, run)
     judged_by = runfile.calibration_in_force(path, head.step if head else 0)
-    pot = _vouchers(path, chain).pot(run) if "vouchers" in read_toml(path).get("chain", {}) else None
+    pays = vouchers_of(path, chain).pot(run) if "vouchers" in read_toml(path).get("chain", {}) else None
     validators, follows, now = chain.seated_validators(run), chain.next_trainer(run), chain.block().time
     data = {
         "trainer": chain.trainer(run), "next_trainer": follows and follows[0],
         "next_trainer_from": follows and follows[1], "liars_borne": policy.liars_borne(validators),
-        "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
+        "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pays,
         "paused": chain.paused(run), "validators": validators, "spec": chain.spec_digest(run).hex(), "policy": policy_in_json(policy),
         "located": where.as_json() if where else None, "calibration": judged_by,
         "warnings": (warnings := hasty_windows(policy, usual_poll_seconds(chain.chain_id))),
@@ -528,8 +417,8 @@ def show(file: File, as_json: Json = False) -> None:
     def text() -> None:
         typer.echo(f"Run {run}: " + ("nothing published yet" if head is None else f"weights at step {head.step}"))
         typer.echo(f"  budget  {tokens(funds.free)} free, {tokens(funds.reserved)} owed")
-        if pot is not None:
-            typer.echo(f"  pot     {tokens(pot)} to pay validators")
+        if pays is not None:
+            typer.echo(f"  pot     {tokens(pays)} to pay validators")
         for line in where.lines if where else []:
             typer.echo(f"  where   {line}")
         jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
