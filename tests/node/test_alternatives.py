@@ -365,8 +365,12 @@ OLD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stage", [OLD], indirect=True)
-def test_the_version_before_is_found_by_whose_side_its_proofs_are_on(stage: Stage, panel: Panel) -> None:
-    """Blind to every single value: a seat goes on with the weights of the step before, another with those of its step."""
+def test_the_version_before_is_found_by_whose_side_its_proofs_are_on(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blind to every single value: a seat goes on with the weights of the step before, another with those of its step. All work is drawn:
+    how often a validator's secret draws a seat's is its luck."""
+    monkeypatch.setattr("node.validator.alternatives._DRAWN", 1.0)
     honest, cheat = stage.seated(), stage.seated()
     stage.publish()
     service = panel.seat()
