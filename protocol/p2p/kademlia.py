@@ -242,6 +242,7 @@ class Kademlia:
                     wake = trio.Event()
                     continue
                 await limiter.acquire()
+                candidates.setdefault(following.peer, following)  # an anchor that was reached meanwhile
                 asked.add(following.peer)
                 running.add(following.peer)
                 nursery.start_soon(ask, following)

@@ -507,6 +507,33 @@ def test_an_answer_counts_once_for_each_provider_it_names() -> None:
     assert [each.peer for each in found] == [victim]
 
 
+def test_a_bootnode_that_is_reached_while_a_lookup_goes_on_takes_part_in_it() -> None:
+    early, late = contact(1), contact(2)
+    asked: list[bytes] = []
+
+    class Reaching:
+        identity = SimpleNamespace(peer=KEYS[0].peer)
+        limits, timing, wall = HostLimits(spread=0), Timing(), time.time
+
+        def handle(self, protocol: str, handler: object) -> None: ...
+
+        def connection(self, peer: bytes) -> None: ...
+
+        def reached(self, peer: bytes) -> tuple[Address, ...]:
+            return ()
+
+        async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
+            asked.append(peer)
+            dht.anchors[late.peer] = late
+            return KademliaAnswer().encode(Question.decode(data).kind)
+
+    dht = Kademlia(Reaching(), ())  # type: ignore[arg-type]
+    dht.table.seen(early, 0)
+    found = trio.run(dht.lookup, os.urandom(34))
+    assert asked == [early.peer, late.peer]
+    assert {each.peer for each in found} == {early.peer, late.peer}
+
+
 # ---- the saved peer list ----
 
 
