@@ -3,17 +3,22 @@ what is left, the owner takes back."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from eth_utils import keccak
 from swarm.anvil import Anvil
+from swarm.faulty_endpoint import FaultyEndpoint, result
 from swarm.world import TOKEN, World
 
 from protocol.chain.vouchers import Vouchers
 from protocol.identity import Key, load_keystore, save_keystore
 from protocol.settings import write_toml
 from protocol.signing import Voucher
+from tests.chain.lying_contracts import input_of
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.hub.desk import open_desk
 from tests.hub.test_vouchers import ledger, post, submissions
@@ -154,3 +159,31 @@ def test_nobody_but_the_owner_empties_the_pot(pot: Pot, tmp_path: Path) -> None:
     assert pot.contract.pot(pot.world.run) == 10 * TOKEN
     done = pot.collect("--yes", "--signature", "0x00")
     assert (done.code, "goes with --calldata" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["more", "less"])
+def test_an_endpoint_that_lies_of_the_pot_has_nothing_promised_that_is_not_in_it(pot: Pot, more: bool) -> None:
+    """A voucher over more could be redeemed by anybody, once the pot is filled again."""
+    world, run = pot.world, pot.world.run
+    question = "0x" + keccak(text="pots(uint256)")[:4].hex()
+
+    def lie(method: str, params: Any) -> bytes | None:
+        if method == "eth_call" and input_of(params).startswith(question):
+            return result(f"0x{(10_000 if more else 3) * TOKEN:064x}")
+        return None
+
+    with closing(FaultyEndpoint(world.anvil.rpc)) as liar:
+        liar.fault = lie
+        chain = {
+            "rpc": [liar.url, world.anvil.rpc],
+            "contract": world.chain.runs.address,
+            "run": run,
+            "vouchers": world.vouchers,
+        }
+        write_toml(pot.file, {"chain": chain}, "A run.")
+        done = pot.collect("--yes")
+    assert done.code == 0, done.err
+    assert pot.contract.pot(run) == (0 if more else 7 * TOKEN)
+    (sent,) = world.anvil.request("eth_getBlockByNumber", "latest", True)["transactions"]
+    total = bytes.fromhex(sent["input"][2:])[4 + 64 :][:32]
+    assert int.from_bytes(total) == (10 if more else 3) * TOKEN

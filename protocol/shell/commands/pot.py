@@ -88,11 +88,11 @@ def collect(
     owner = sender.key.address
     require_owner(sender.chain, run, owner)
     vouchers = vouchers_of(path, sender.chain)
-    pot = vouchers.pot(run)
+    pot, paid = _least(path, sender.chain, run, owner)
     if pot <= wei:
         typer.echo(f"the pot of run {run} holds {tokens(pot)}: nothing is taken out of it", err=calldata)
         return
-    voucher = Voucher(run, owner, vouchers.redeemed(run, owner) + pot - wei)
+    voucher = Voucher(run, owner, paid + pot - wei)
     if isinstance(sender, Proposal):
         if signature is None:
             typer.echo(json.dumps(voucher.typed_data(sender.chain.domain)))
@@ -114,6 +114,17 @@ def collect(
     if is_shown(sender, as_json):
         return
     typer.echo(f"the pot of run {run} holds {tokens(vouchers.pot(run))}")
+
+
+def _least(file: Path, chain: Chain, run: int, owner: str) -> tuple[int, int]:
+    """(wei in the pot, wei that the owner's vouchers have paid), by the endpoint that says the least of both together. What a voucher promises beyond the pot, anybody
+    could have paid to the owner out of what comes later, so no endpoint may make it larger than another says."""
+
+    def said(one: Chain) -> tuple[int, int]:
+        vouchers = vouchers_of(file, one)
+        return vouchers.pot(run), vouchers.redeemed(run, owner)
+
+    return min(chain.answers("reading the pot", said), key=sum)
 
 
 def _signed(chain: Chain, voucher: Voucher, text: str) -> bytes:
