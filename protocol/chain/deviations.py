@@ -335,7 +335,7 @@ class _Table:
         impeached = (Move("validator", -p.bond, ours=True), Move("finder", finds), Move("sink", rest))
         return Deviation(
             "false accept", "node and validator", "a validator signs that a cheat's work is good", "budget",
-            "reward × units, where nobody else finds it", "penalty, and of the validator bond for each such submission",
+            "reward × units, where nobody else finds it", "penalty, and and one bond of the validator for each such submission",
             (*self._penalty("challenger", ours=True), *impeached), (*self._work(self._worth, ours=True),), luck="found",
         )  # fmt: skip
 
